@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -114,23 +117,35 @@ func Remove(path string) (removed []string, err error) {
 	return append(removed, "what was pinned at "+path+" is removed"), p.Remove()
 }
 
-// placeOf names the interface of a link.
+// placeOf names the interface of a link. Its index may be that of another interface in this network namespace.
 func placeOf(l *pins.Link) string {
 	index := 0
+	here := func(netlink.Link) bool { return false }
 	info, err := l.Info()
 	switch {
 	case err != nil:
 	case info.TCX() != nil:
 		index = int(info.TCX().Ifindex)
+		here = func(netlink.Link) bool {
+			at := link.QueryOptions{Target: index, Attach: ebpf.AttachType(info.TCX().AttachType)}
+			all, err := link.QueryPrograms(at)
+			return err == nil && slices.ContainsFunc(all.Programs, func(p link.AttachedProgram) bool {
+				id, ok := p.LinkID()
+				return ok && id == info.ID
+			})
+		}
 	case info.XDP() != nil:
 		index = int(info.XDP().Ifindex)
+		here = func(dev netlink.Link) bool {
+			x := dev.Attrs().Xdp
+			return x != nil && x.Attached && ebpf.ProgramID(x.ProgId) == info.Program
+		}
 	}
 	if index == 0 {
 		return "an interface that is gone"
 	}
-	dev, err := netlink.LinkByIndex(index)
-	if err != nil {
-		return fmt.Sprintf("interface %d of another network namespace", index)
+	if dev, err := netlink.LinkByIndex(index); err == nil && here(dev) {
+		return dev.Attrs().Name
 	}
-	return dev.Attrs().Name
+	return fmt.Sprintf("interface %d of another network namespace", index)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -492,10 +493,13 @@ func TestAdoptEnds(t *testing.T) {
 
 // Remove takes away what a process has left, and nothing if one has the relay, or if there is none.
 func TestRemove(t *testing.T) {
-	for _, clsact := range []bool{false, true} {
-		b := newBench(t)
+	for _, c := range []struct{ clsact, elsewhere bool }{{}, {clsact: true}, {elsewhere: true}} {
+		clsact, b := c.clsact, newBench(t)
 		path := "/sys/fs/bpf/" + pinName(t)
 		remove := func() (removed []string, err error) {
+			if c.elsewhere {
+				return Remove(path)
+			}
 			err = b.host.Do(func() error { removed, err = Remove(path); return err })
 			return removed, err
 		}
@@ -504,6 +508,14 @@ func TestRemove(t *testing.T) {
 		}
 		r := b.load(t, Options{PinPath: path, Linger: time.Minute, Clsact: clsact, routes: someHop})
 		if err := r.Program("fwd").Attach("in0"); err != nil {
+			t.Fatal(err)
+		}
+		var index int
+		if err := b.host.Do(func() error {
+			dev, err := net.InterfaceByName("in0")
+			index = dev.Index
+			return err
+		}); err != nil {
 			t.Fatal(err)
 		}
 		s := open(t, r, 1)
@@ -519,6 +531,9 @@ func TestRemove(t *testing.T) {
 		want := "program fwd is detached from in0"
 		if clsact {
 			want = "filter fastrelay:flow:fwd is removed from in0"
+		}
+		if c.elsewhere { // where another interface may have the index
+			want = fmt.Sprintf("program fwd is detached from interface %d of another network namespace", index)
 		}
 		if err != nil || !slices.Equal(removed, []string{want, "what was pinned at " + path + " is removed"}) {
 			t.Errorf("%q, %v", removed, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/moq/relay"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/restart"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/acks"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/resetkey"
 	"github.com/fastrelay/fastrelay-gen/runtime/control"
 )
 
@@ -51,7 +52,8 @@ func define(f *flag.FlagSet) *options {
 	f.DurationVar(&o.wait, "wait", 0, "how long what a publisher sends waits at most while it comes by the thousand "+
 		"packets a second: what is made of several at once costs less (default 2ms; negative: it never waits)")
 	f.BoolVar(&o.inSegments, "segments", false, "send packets to many subscribers as segments of few datagrams, "+
-		"by two virtual devices: it costs less with dozens of them, and needs CAP_NET_ADMIN and CAP_BPF")
+		"by two virtual devices: it costs less with dozens of them, and needs CAP_NET_ADMIN, "+
+		"CAP_NET_RAW, CAP_BPF and CAP_PERFMON")
 	prefixesFlag(f, &o.null, "null", "`prefix` of addresses of relays, above and below, with which packets aren't "+
 		"protected after the handshake if these relays have the flag as well, such as 192.0.2.0/24: for a network "+
 		"that protects itself; may be repeated")
@@ -187,7 +189,7 @@ func prefixesFlag(flags *flag.FlagSet, all *[]netip.Prefix, name, usage string) 
 // follow has a relay be one of those that follow each other at an address.
 func follow(config *relay.Config, resetKey, successor string) (err error) {
 	if resetKey != "" {
-		if config.Key, err = restart.Key(resetKey); err != nil {
+		if config.Key, err = resetkey.File(resetKey); err != nil {
 			return fmt.Errorf("-reset-key: %w", err)
 		}
 	}

@@ -36,6 +36,14 @@ func (f Flags) Control() runtime.Control {
 	return &Server{Path: f.Socket, Metrics: f.Metrics}
 }
 
+// OwnGroups is Control for a process whose receivers are its connections: see [Server].
+func (f Flags) OwnGroups() runtime.Control {
+	if f == (Flags{}) {
+		return nil
+	}
+	return &Server{Path: f.Socket, Metrics: f.Metrics, OwnGroups: true}
+}
+
 // port serves the metrics of a relay to whoever may connect, and nothing else.
 type port struct {
 	listener net.Listener

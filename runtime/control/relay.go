@@ -372,7 +372,7 @@ func (s *Server) drainRelay(ctx context.Context, closeRest bool) (out api.Draine
 	return out, err
 }
 
-// closeAll closes all sessions and groups.
+// closeAll closes all sessions, and groups that may be closed from here.
 func (s *Server) closeAll(ctx context.Context) (n int, err error) {
 	var sessions []*runtime.AnySession
 	for one := range s.relay.Sessions() {
@@ -380,6 +380,9 @@ func (s *Server) closeAll(ctx context.Context) (n int, err error) {
 	}
 	err = s.relay.CloseSessions(sessions...)
 	n = len(sessions)
+	if s.OwnGroups {
+		return n, err
+	}
 	for _, k := range s.relay.GroupKinds() {
 		for g := range k.All() {
 			err = cmp.Or(err, g.Close(context.WithoutCancel(ctx)))

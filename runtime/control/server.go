@@ -140,7 +140,7 @@ const eventsPath = "GET /v1/events"
 
 // routes are all that the socket of a relay in the kernel has.
 func (s *Server) routes() map[string]route {
-	return map[string]route{
+	all := map[string]route{
 		"GET /v1":                    to(s.overview),
 		"GET /v1/openapi.json":       {serve: s.openAPI},
 		"GET /metrics":               {serve: metrics.Handler(s.relay).ServeHTTP},
@@ -175,6 +175,19 @@ func (s *Server) routes() map[string]route {
 		"DELETE /v1/drain":                           to(s.endDrain),
 		"POST /v1/stop":                              {serve: s.stop},
 	}
+	for path, r := range all {
+		if s.OwnGroups && strings.Contains(path, "/v1/groups/") && !strings.HasPrefix(path, "GET ") {
+			r.serve = refuseGroups
+			all[path] = r
+		}
+	}
+	return all
+}
+
+func refuseGroups(w http.ResponseWriter, _ *http.Request) {
+	answer(w, nil, &api.Problem{Status: http.StatusConflict, Code: api.CodeRefused,
+		Detail: "receivers of this relay are connections of its server, which wouldn't learn of the change",
+		Fix:    "end the connections at the server, or its clients"})
 }
 
 // mux serves routes.

@@ -32,6 +32,9 @@ type Server struct {
 	Metrics string
 	// Stop, if it is set, is called when an operator asks for the end of the relay's process.
 	Stop func()
+	// OwnGroups has requests be refused that open, change or close groups: the receivers are connections of the
+	// process, which wouldn't learn of it.
+	OwnGroups bool
 	// Patience is how long a client may send or take nothing; 0: ten seconds.
 	Patience time.Duration
 

@@ -50,6 +50,9 @@ func (s *Sender) Send(packets []Packet) error {
 	s.life.RLock()
 	defer s.life.RUnlock()
 	if s.closed {
+		for i := range packets {
+			packets[i].Err = net.ErrClosed
+		}
 		return net.ErrClosed
 	}
 	b := s.batches.Get().(*batch)
@@ -96,6 +99,10 @@ func (b *batch) send() {
 	for i := range b.packets {
 		p := &b.packets[i]
 		p.Err = nil
+		if p.To == nil || p.ECN > ecnMask {
+			b.fail(p, fmt.Errorf("segments: packet %d has no receiver, or an ECN of %d", i, p.ECN))
+			continue
+		}
 		if p.To.sender != b.sender {
 			b.fail(p, fmt.Errorf("segments: the receiver %s is another sender's", p.To.remote))
 			continue

@@ -78,6 +78,12 @@ func New(c Config) (*Sender, error) {
 	goruntime.LockOSThread() // all is made in one namespace
 	defer goruntime.UnlockOSThread()
 	if err := s.start(c); err != nil {
+		if errors.Is(err, unix.EPERM) && !errors.As(err, new(*runtime.KernelError)) {
+			err = &runtime.KernelError{
+				Doing: "send packets in segments", Cause: "this process lacks CAP_NET_RAW or CAP_NET_ADMIN",
+				Fix: "run it as root, or give it these capabilities", Err: err,
+			}
+		}
 		s.lacks = errors.Join(err, s.stop())
 		s.log.Warn("packets to many receivers are sent one by one", "error", s.lacks)
 	}
@@ -128,8 +134,8 @@ func (s *Sender) stop() error {
 	return errors.Join(errs...)
 }
 
-// Close removes the relay and the devices. It waits for calls of Send that have begun; all methods return net.ErrClosed
-// from then on.
+// Close removes the relay and the devices. It waits for calls of Send that have begun; Send and Add return
+// net.ErrClosed from then on, and Close does nothing.
 func (s *Sender) Close() error {
 	s.life.Lock()
 	defer s.life.Unlock()
@@ -140,8 +146,8 @@ func (s *Sender) Close() error {
 	return s.stop()
 }
 
-// Kernel returns nil if packets are sent in segments, or why all are sent one by one: a [*runtime.KernelError] if a
-// capability or a feature of the kernel is missing.
+// Kernel returns nil if packets are sent in segments, until the sender is closed, or why all are sent one by one: a
+// [*runtime.KernelError] if a capability or a feature of the kernel is missing.
 func (s *Sender) Kernel() error { return s.lacks }
 
 // Device is the name of the device that segments are sent into; "" if there is none.
@@ -178,8 +184,8 @@ type path struct {
 // Add adds a receiver: packets to it come from local, which is the address of the server's socket, or the one that the
 // receiver has sent to if the socket has none. IPv4-mapped addresses are those of IPv4.
 //
-// Errors are a [*runtime.ValueError] for an address that no other host has or whose family isn't the other one's, a
-// [*runtime.FullError] (65,536 receivers), net.ErrClosed.
+// Errors are a [*runtime.ValueError] for an address that no other host has, without a port, or whose family isn't the
+// other one's, and for a local one that isn't the socket's, a [*runtime.FullError] (65,536 receivers), net.ErrClosed.
 func (s *Sender) Add(local, remote netip.AddrPort) (*Receiver, error) {
 	s.life.RLock()
 	defer s.life.RUnlock()
@@ -188,6 +194,15 @@ func (s *Sender) Add(local, remote netip.AddrPort) (*Receiver, error) {
 	}
 	local = netip.AddrPortFrom(local.Addr().Unmap(), local.Port())
 	remote = netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
+	own, _ := s.single.conn.LocalAddr().(*net.UDPAddr)
+	switch {
+	case remote.Port() == 0:
+		return nil, &runtime.ValueError{Where: "segments: a receiver", Value: remote, Reason: "it has no port"}
+	case own != nil && local.IsValid() &&
+		(own.Port != int(local.Port()) || !own.IP.IsUnspecified() && !own.IP.Equal(local.Addr().AsSlice())):
+		return nil, &runtime.ValueError{Where: "segments: the local address of a receiver", Value: local,
+			Reason: fmt.Sprintf("the socket's is %v: packets that aren't sent in segments leave from there", own)}
+	}
 	r := &Receiver{sender: s, local: local, remote: remote}
 	r.single = s.single.destination(local, remote)
 	if s.relay == nil || remote.Addr().IsLoopback() { // the kernel sends nothing from a device to this host

@@ -298,37 +298,45 @@ func TestReturned(t *testing.T) {
 // Where something is missing, all is sent by the socket, and Kernel says what.
 func TestWithoutRights(t *testing.T) {
 	needs.Root(t)
-	line, err := testnet.Start(t).Line()
-	check(t, err)
-	b := &bed{TB: t, line: line}
-	b.do(func() (err error) {
-		if b.conn, err = net.ListenUDP("udp", &net.UDPAddr{Port: port}); err != nil {
-			return err
-		}
-		head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-		var had [2]unix.CapUserData
-		if err := unix.Capget(&head, &had[0]); err != nil {
-			return err
-		}
-		less := had // the permitted ones stay, so that the thread can have all again
-		less[0].Effective, less[1].Effective = 0, 0
-		if err := unix.Capset(&head, &less[0]); err != nil {
-			return err
-		}
-		b.sender, err = New(Config{Conn: b.conn, Logger: slog.New(slog.DiscardHandler)})
-		return errors.Join(err, unix.Capset(&head, &had[0]))
-	})
-	defer b.sender.Close()
-	var missing *runtime.KernelError
-	if err := b.sender.Kernel(); !errors.As(err, &missing) || b.sender.Device() != "" {
-		t.Errorf("without rights: device %q, %v", b.sender.Device(), err)
+	const all, netRaw = ^uint32(0), uint32(1) << unix.CAP_NET_RAW
+	for name, drop := range map[string]uint32{"no capability": all, "without CAP_NET_RAW": netRaw} {
+		t.Run(name, func(t *testing.T) {
+			line, err := testnet.Start(t).Line()
+			check(t, err)
+			b := &bed{TB: t, line: line}
+			b.do(func() (err error) {
+				if b.conn, err = net.ListenUDP("udp", &net.UDPAddr{Port: port}); err != nil {
+					return err
+				}
+				head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+				var had [2]unix.CapUserData
+				if err := unix.Capget(&head, &had[0]); err != nil {
+					return err
+				}
+				less := had // the permitted ones stay, so that the thread can have all again
+				less[0].Effective &^= drop
+				if drop == all {
+					less[1].Effective = 0
+				}
+				if err := unix.Capset(&head, &less[0]); err != nil {
+					return err
+				}
+				b.sender, err = New(Config{Conn: b.conn, Logger: slog.New(slog.DiscardHandler)})
+				return errors.Join(err, unix.Capset(&head, &had[0]))
+			})
+			defer b.sender.Close()
+			var missing *runtime.KernelError
+			if err := b.sender.Kernel(); !errors.As(err, &missing) || b.sender.Device() != "" {
+				t.Errorf("without rights: device %q, %v", b.sender.Device(), err)
+			}
+			clients := []client{b.client(4), b.client(6)}
+			packets := two(clients[0], clients[1])
+			check(t, b.sender.Send(packets))
+			b.wants(clients[0], packets[0].Payload)
+			b.wants(clients[1], packets[1].Payload)
+			b.counts(Stats{Single: 2})
+		})
 	}
-	clients := []client{b.client(4), b.client(6)}
-	packets := two(clients[0], clients[1])
-	check(t, b.sender.Send(packets))
-	b.wants(clients[0], packets[0].Payload)
-	b.wants(clients[1], packets[1].Payload)
-	b.counts(Stats{Single: 2})
 }
 
 // A sender that is to send one by one has no devices, and needs no rights.
@@ -440,6 +448,7 @@ func TestAdd(t *testing.T) {
 	for _, c := range []struct{ local, remote netip.AddrPort }{
 		{at("192.0.2.1:5004"), at("[2001:db8::1]:6000")}, {at("192.0.2.1:5004"), at("224.0.0.1:6000")},
 		{at("0.0.0.0:5004"), at("192.0.2.1:5004")}, {netip.AddrPort{}, at("192.0.2.1:5004")},
+		{at("192.0.2.1:5004"), at("192.0.2.2:0")}, {at("192.0.2.1:5005"), at("192.0.2.2:5004")},
 	} {
 		if r, err := b.sender.Add(c.local, c.remote); !errors.As(err, &wrong) {
 			t.Errorf("from %s to %s: %v, %v", c.local, c.remote, r, err)
@@ -451,11 +460,22 @@ func TestAdd(t *testing.T) {
 	if err := b.sender.Send([]Packet{{To: c.Receiver}}); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("to a receiver that was removed: %v", err)
 	}
+	other := b.client(4).Receiver
+	for what, p := range map[string]Packet{"without a receiver": {}, "with an ECN": {To: other, ECN: 4}} {
+		if err := b.sender.Send([]Packet{p}); err == nil {
+			t.Errorf("a packet %s is sent", what)
+		}
+	}
 	r, err := b.sender.Add(netip.MustParseAddrPort("[::ffff:192.0.2.1]:5004"), at("[::ffff:192.0.2.2]:6000"))
 	if err != nil || r.remote != at("192.0.2.2:6000") {
 		t.Errorf("IPv4-mapped addresses: %v, %v", r, err)
 	}
 	if _, err := New(Config{}); err == nil {
 		t.Error("a sender without a socket")
+	}
+	check(t, b.sender.Close())
+	late := []Packet{{To: r}}
+	if err := b.sender.Send(late); !errors.Is(err, net.ErrClosed) || !errors.Is(late[0].Err, net.ErrClosed) {
+		t.Errorf("after Close: %v, %v", err, late[0].Err)
 	}
 }

@@ -52,7 +52,7 @@ func (c *Config) loadKernel() (_ *kernel, err error) {
 	case c.Generation != nil:
 		return nil, errors.New("with Interfaces, the address can't be shared, so Generation has to be nil")
 	}
-	relay, err := moqrelay.Load(moqrelay.Options{Lease: lease, Logger: c.Logger, Control: c.Watch.Control()})
+	relay, err := moqrelay.Load(moqrelay.Options{Lease: lease, Logger: c.Logger, Control: c.Watch.OwnGroups()})
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/moq/certificate"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/restart"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/resetkey"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
 )
@@ -44,7 +45,7 @@ func serveUntilKilled(args []string) error {
 		return err
 	}
 	c := Config{Address: netip.MustParseAddrPort(args[0]), TLS: &tls.Config{Certificates: []tls.Certificate{pair}}}
-	if c.Key, err = restart.Key(args[1]); err != nil {
+	if c.Key, err = resetkey.File(args[1]); err != nil {
 		return err
 	}
 	if len(args) > 2 {

@@ -1,3 +1,4 @@
+// Package restart is two processes at one address: one that is drained, and its successor.
 package restart
 
 import (

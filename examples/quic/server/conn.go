@@ -14,6 +14,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/socket"
@@ -260,9 +262,9 @@ func (c *conn) serve(ctx context.Context) error {
 	if err != nil {
 		return c.refuse("the request isn't a line of at most 256 bytes")
 	}
-	verb, name, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-	if name == "" || strings.ContainsAny(name, " \t") {
-		return c.refuse(`a request is "publish NAME" or "subscribe NAME"`)
+	verb, name, _ := strings.Cut(strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r"), " ")
+	if name == "" || !utf8.ValidString(name) || strings.ContainsFunc(name, isOdd) {
+		return c.refuse(`a request is "publish NAME" or "subscribe NAME"; a name has no space, and what can be printed`)
 	}
 	ok := func() error {
 		_, err := control.Write([]byte("ok\n"))
@@ -278,6 +280,9 @@ func (c *conn) serve(ctx context.Context) error {
 	}
 	return c.refuse(fmt.Sprintf("%q is neither publish nor subscribe", verb))
 }
+
+// isOdd reports whether a character can't be in a name, which is logged and printed.
+func isOdd(r rune) bool { return r == ' ' || !unicode.IsPrint(r) }
 
 func (c *conn) refuse(why string) error { return c.quic.CloseWithError(codeRequest, why) }
 

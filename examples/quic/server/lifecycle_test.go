@@ -1,12 +1,14 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"net"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/examples/quic/client"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
@@ -80,6 +82,52 @@ func TestLeave(t *testing.T) {
 		connections, receivers := b.rows()
 		return connections == 0 && receivers == 0 && len(b.server.Stats()) == 0
 	}))
+}
+
+// TestClose has clients learn at once that the server has ended.
+func TestClose(t *testing.T) {
+	for name, fast := range map[string]bool{"in the kernel": true, "protected": false} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, options{in: delayed(), out: delayed()})
+			v, p := b.subscribe(fast, wide()), b.publish(fast, nil)
+			b.play(p, plan{streams: 3, objects: 20, rate: 1000, viewers: []*viewer{v}})
+			b.await(v, 3)
+			b.check(b.server.Close())
+			for _, c := range []*client.Conn{v.Conn, p} {
+				select {
+				case <-c.Context().Done():
+				case <-time.After(5 * time.Second):
+					t.Fatal("a client isn't told")
+				}
+				var told *quic.ApplicationError
+				if err := context.Cause(c.Context()); !errors.As(err, &told) || !told.Remote || told.ErrorCode != 0 {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// TestNames has clients ask for what can't be printed.
+func TestNames(t *testing.T) {
+	b := newBed(t, options{})
+	for _, name := range []string{"two words", "\x1b[31m", "a\x01b", "not\xffUTF-8", "a\tb", "a\u2028b"} {
+		c, err := client.Subscribe(b.ctx, name, client.Config{
+			Server: address, TLS: secrets(), Socket: b.socket(b.users), QUIC: wide(),
+		})
+		var refused *quic.ApplicationError
+		if !errors.As(err, &refused) || refused.ErrorCode != codeRequest {
+			t.Errorf("%q: %v, %v", name, c, err)
+		}
+	}
+	v, err := client.Subscribe(b.ctx, "café\r", client.Config{
+		Server: address, TLS: secrets(), Socket: b.socket(b.users), QUIC: wide(),
+	})
+	b.check(err)
+	defer v.Close()
+	if all := b.server.Stats(); len(all) != 1 || all[0].Name != "café" {
+		t.Errorf("%+v", all)
+	}
 }
 
 // TestMoved has a NAT give a subscriber another port while no stream is sent. In one round trip the relay validates the

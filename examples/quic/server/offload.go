@@ -16,7 +16,7 @@ import (
 // connections ended with it.
 func load(config Config) (_ *quicrelay.Relay, err error) {
 	relay, err := quicrelay.Load(quicrelay.Options{PinPath: config.Pins, Lease: lease, Logger: config.Logger,
-		Control: config.Watch.Control()})
+		Control: config.Watch.OwnGroups()})
 	if err != nil {
 		return nil, err
 	}

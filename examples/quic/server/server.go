@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -78,6 +80,7 @@ type Server struct {
 	freed      []runtime.TranslationKey // stream IDs of streams that are over; tick's
 
 	mu          sync.Mutex
+	conns       map[*quic.Conn]struct{}
 	feeds       map[string]*feed
 	users       map[*feed]int
 	subscribers map[uint32]*subscriber // by ID
@@ -100,7 +103,7 @@ func Start(config Config) (_ *Server, err error) {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Server{
 		config: config, log: config.Logger, stop: stop, dropper: newDropper(),
-		feeds: map[string]*feed{}, users: map[*feed]int{},
+		feeds: map[string]*feed{}, users: map[*feed]int{}, conns: map[*quic.Conn]struct{}{},
 		subscribers: map[uint32]*subscriber{}, receivers: map[*quicrelay.SubscribersReceiver]*subscriber{},
 	}
 	s.read = s.drain
@@ -141,13 +144,21 @@ func Start(config Config) (_ *Server, err error) {
 	return s, nil
 }
 
-// Close closes all connections, and takes the relay out of the kernel.
+// Close closes all connections, whose peers are told so, and takes the relay out of the kernel.
 func (s *Server) Close() error {
 	s.stop()
 	var errs []error
 	if s.listener != nil {
 		errs = append(errs, s.listener.Close())
 	}
+	s.mu.Lock()
+	open := slices.Collect(maps.Keys(s.conns))
+	s.mu.Unlock()
+	var closing sync.WaitGroup
+	for _, q := range open {
+		closing.Go(func() { _ = q.CloseWithError(0, "the server ends") })
+	}
+	closing.Wait()
 	if s.transport != nil {
 		errs = append(errs, s.transport.Close())
 	}
@@ -177,12 +188,18 @@ func (s *Server) accept(ctx context.Context) {
 			c.sealer.setRemote(c.remote)
 		}
 		c.mu.Unlock()
+		s.mu.Lock()
+		s.conns[q] = struct{}{}
+		s.mu.Unlock()
 		s.running.Go(func() {
 			if err := c.serve(q.Context()); err != nil && q.Context().Err() == nil {
 				s.log.Info("a connection is closed", "remote", q.RemoteAddr(), "error", err)
 				_ = q.CloseWithError(codeRequest, "")
 			}
 			<-q.Context().Done()
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.conns, q)
 		})
 	}
 }

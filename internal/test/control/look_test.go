@@ -2,12 +2,14 @@ package control_test
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fastrelay/fastrelay-gen/runtime/control"
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
 )
 
@@ -294,6 +296,30 @@ func TestTables(t *testing.T) {
 func receiver(n int) api.Object {
 	return fields("local", "192.0.2.1:7000", "remote", fmt.Sprintf("203.0.113.%d:6000", n), "number", n,
 		"share", []any{1000, 2000}, "rate", fields("per_second", 100, "burst", 50))
+}
+
+// Groups whose receivers are connections of the process aren't changed or closed from outside.
+func TestOwnGroups(t *testing.T) {
+	l := start(t, func(s *control.Server) { s.OwnGroups = true })
+	kind := l.relay.GroupKinds()[0]
+	g, err := kind.Open(t.Context(), netip.MustParseAddrPort("198.51.100.7:40001"), uint64(9))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := "/v1/groups/viewers/198.51.100.7:40001,9"
+	l.refused("DELETE", at, nil, api.CodeRefused, "", "connections of its server")
+	l.refused("PATCH", at, api.ChangeGroup{}, api.CodeRefused, "", "connections of its server")
+	l.refused("POST", "/v1/groups/viewers", api.OpenGroup{}, api.CodeRefused, "", "connections of its server")
+	if found := get[api.Group](l, at); found.Receivers != 0 || g.Len() != 0 {
+		t.Errorf("%+v", found)
+	}
+	l = start(t)
+	key := fields("publisher", "198.51.100.7:40001", "stream", 9)
+	do[api.Group](l, "POST", "/v1/groups/viewers", api.OpenGroup{Key: key, Receivers: []api.Object{receiver(1)}})
+	l.server.OwnGroups = true
+	if got := do[api.Drained](l, "POST", "/v1/drain", api.Drain{Close: true}); got.Closed != 0 || got.Receivers != 1 {
+		t.Errorf("%+v", got)
+	}
 }
 
 // A group is opened with its receivers, and changed in one step.

@@ -1,4 +1,4 @@
-package restart
+package resetkey
 
 import (
 	"os"
@@ -10,11 +10,11 @@ import (
 // A key is made once, for its owner alone, and is the same for the next process.
 func TestKey(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "key")
-	one, err := Key(file)
+	one, err := File(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	two, err := Key(file)
+	two, err := File(file)
 	if err != nil || *one != *two || *one == [32]byte{} {
 		t.Fatalf("%x, then %x, %v", one, two, err)
 	}
@@ -48,12 +48,12 @@ func TestWrongKeys(t *testing.T) {
 		if err := os.Chmod(file, c.mode); err != nil { // whatever the umask is
 			t.Fatal(err)
 		}
-		if _, err := Key(file); err == nil || !strings.Contains(err.Error(), c.says) ||
+		if _, err := File(file); err == nil || !strings.Contains(err.Error(), c.says) ||
 			strings.Contains(err.Error(), "abab") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := Key(filepath.Join(t.TempDir(), "no folder", "key")); err == nil {
+	if _, err := File(filepath.Join(t.TempDir(), "no folder", "key")); err == nil {
 		t.Error("a key is made where there is no folder")
 	}
 }

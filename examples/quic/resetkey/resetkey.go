@@ -1,8 +1,6 @@
-// Package restart is what a relay needs to be restarted at its address, with players that come back.
-//
-//	key.go         the key from which the next process knows what this one has promised to peers
-//	generation.go  two processes at one address: one that is drained, and its successor
-package restart
+// Package resetkey has the key from which the next process at an address knows what this one has promised to peers: the
+// tokens of stateless resets (RFC 9000, section 10.3).
+package resetkey
 
 import (
 	"crypto/rand"
@@ -16,8 +14,8 @@ import (
 	"strings"
 )
 
-// Key reads a key of 32 bytes, as hexadecimal digits, from a file; if there is none, it makes one with mode 0600.
-func Key(file string) (*[32]byte, error) {
+// File reads a key of 32 bytes, as hexadecimal digits, from a file; if there is none, it makes one with mode 0600.
+func File(file string) (*[32]byte, error) {
 	f, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := create(file); err != nil {
