@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -10,11 +11,14 @@ import (
 
 // TestSealed sends objects one after the other to protected subscribers: hardly any of the packets is the library's,
 // and the keys are updated meanwhile (after 100 packets, in quic-go). All are marked for ECN (RFC 9000, section 13.4).
+// What came in a packet that is larger than theirs takes several.
 func TestSealed(t *testing.T) {
 	b := newBed(t, options{in: delayed(), out: delayed()})
+	const mtu, large = "1310", 1400 // what the publisher's packets have room for, and subscribers' haven't
+	b.check(b.relay.Run("ip", "link", "set", "out", "mtu", mtu))
 	viewers := []*viewer{b.subscribe(false, wide()), b.subscribe(false, nil)}
 	p := plan{streams: 300, objects: 1, rate: 10_000, viewers: viewers}
-	publisher := b.publish(false, nil)
+	publisher := b.publish(false, &quic.Config{InitialPacketSize: 1452})
 	b.play(publisher, p)
 	for _, v := range viewers {
 		b.await(v, p.streams)
@@ -41,6 +45,22 @@ func TestSealed(t *testing.T) {
 	}
 	if marks[2] < more.streams || marks != [4]int{2: marks[2]} { // ECT(0), as the library's are
 		t.Errorf("packets by ECN codepoint: %v", marks)
+	}
+	before := b.server.Stats()[0].Sum().SealedPackets
+	const objects = 50
+	for i := range objects {
+		out, err := publisher.OpenUniStreamSync(b.ctx)
+		b.check(err)
+		_, err = out.Write(content(uint64(p.streams+more.streams+i), large))
+		b.check(errors.Join(err, out.Close()))
+		for _, v := range viewers {
+			b.await(v, p.streams+more.streams+i+1)
+		}
+	}
+	sum := b.server.Stats()[0].Sum()
+	if n := sum.SealedPackets - before; n < 3*objects || sum.RetransmittedBytes > 0 {
+		t.Errorf("%d packets were sealed for %d objects of %d bytes, which take two; %d bytes were sent again", n,
+			objects*len(viewers), large, sum.RetransmittedBytes)
 	}
 	b.server.mu.Lock()
 	defer b.server.mu.Unlock()
