@@ -56,8 +56,8 @@ func run(args []string) (err error) {
 	inSegments := flags.Bool("segments", false, "send packets to many subscribers as segments of few datagrams, "+
 		"by two virtual devices: it costs less with dozens of them, and needs CAP_NET_ADMIN, "+
 		"CAP_NET_RAW, CAP_BPF and CAP_PERFMON")
-	wait := flags.Duration("wait", 0, "how long what a publisher sends waits at most while it comes by the thousand "+
-		"packets a second: what is made of several at once costs less (default 1ms; negative: it never waits)")
+	wait := flags.Duration("wait", 0, "how long what a publisher sends waits at most, while two packets or more come "+
+		"in that time: what is made of several at once costs less (default 1ms; negative: it never waits)")
 	policy := flags.String("acks", "10,20", "`packets,milliseconds` after which subscribers that offer it are asked "+
 		"for an ACK: fewer cost less; 0: none is asked")
 	every := flags.Duration("stats", 10*time.Second, "how often counters are printed; 0: never")

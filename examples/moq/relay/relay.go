@@ -58,8 +58,8 @@ type Config struct {
 	TrackCache, Cache int
 
 	ACKs acks.Policy // of subscribers
-	// Wait is how long what a publisher sends waits at most while it comes by the thousand packets a second: what is
-	// made of several at once costs less (default: 2 ms; negative: it never waits).
+	// Wait is how long what a publisher sends waits at most, while two packets or more come in that time: what is
+	// made of several at once costs less (default: 1 ms; negative: it never waits).
 	Wait time.Duration
 	// Segments has what leaves for dozens of subscribers at once leave in segments of few datagrams (package
 	// runtime/segments, which says what that needs), instead of by sendmmsg.
@@ -96,7 +96,6 @@ func (c *Config) defaults() {
 	c.Keep = cmp.Or(c.Keep, 10*time.Second)
 	c.TrackCache = cmp.Or(c.TrackCache, 16<<20)
 	c.Cache = cmp.Or(c.Cache, 256<<20)
-	c.Wait = cmp.Or(c.Wait, 2*time.Millisecond)
 	c.Rendezvous = cmp.Or(c.Rendezvous, 30*time.Second)
 	c.Patience = cmp.Or(c.Patience, 10*time.Second)
 	c.Grace = cmp.Or(c.Grace, 10*time.Second)

@@ -45,7 +45,7 @@ type Config struct {
 	// Segments has what user space sends leave in segments of few datagrams (package runtime/segments, which says what
 	// that needs), instead of by sendmmsg.
 	Segments bool
-	// Wait is how long what a publisher sends waits at most while it comes by the thousand packets a second: what is
+	// Wait is how long what a publisher sends waits at most, while two packets or more come in that time: what is
 	// made of several at once costs less (default: 1 ms; negative: it never waits).
 	Wait time.Duration
 	ACKs acks.Policy // of subscribers

@@ -17,6 +17,6 @@
 // size to one peer leave as one message (UDP_SEGMENT). [Socket.Begin] and [Socket.End] do the same for what a server
 // gives connections to send, together with what others have begun meanwhile.
 //
-// While datagrams come by the thousand they wait: ACKs for up to 2 ms, and what publishers send for Config.Wait. Being
+// ACKs wait for up to 2 ms while they come by the thousand, what publishers send for up to Config.Wait. Being
 // woken for each costs more than what is done with it, and of several objects a connection makes fewer packets.
 package socket

@@ -32,8 +32,8 @@ type Config struct {
 	// the goroutine that reads. It says how long the next round is, or 0 if there is none, and whether datagrams wait
 	// for its end.
 	Turn func(now time.Time) (length time.Duration, wait bool)
-	// Wait is how long publishers' datagrams, which come through doors, wait at most while they come by the thousand,
-	// as others do: what is made of several at once costs less (default: 1 ms; negative: they never wait).
+	// Wait is how long publishers' datagrams, which come through doors, wait at most, while two or more come in that
+	// time: what is made of several at once costs less (default: 1 ms; negative: they never wait).
 	Wait time.Duration
 	// Segments has what connections send leave in segments of few datagrams (package runtime/segments, which says what
 	// that needs), if dozens leave together. Lease is its relay's.
