@@ -416,7 +416,7 @@ func TestServers(t *testing.T) {
 		}
 		checked++
 		if !regexp.MustCompile(`\.Define\(flag|&watch\.Metrics`).Match(all) || !regexp.MustCompile(
-			`Control: +[\w.]+\.Control\(\)`).Match(all) {
+			`Control: +[\w.]+\.(Control|OwnGroups)\(\)`).Match(all) {
 			t.Errorf("%s: no flags for the control socket and the metrics", file)
 		}
 	}
