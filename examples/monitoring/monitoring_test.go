@@ -415,7 +415,7 @@ func TestServers(t *testing.T) {
 			continue // it has no relay in the kernel
 		}
 		checked++
-		if !regexp.MustCompile(`\.Define\(flag|&watch\.Metrics`).Match(all) || !regexp.MustCompile(
+		if !regexp.MustCompile(`\.Define\(f(lag.*)?\)|&watch\.Metrics`).Match(all) || !regexp.MustCompile(
 			`Control: +[\w.]+\.(Control|OwnGroups)\(\)`).Match(all) {
 			t.Errorf("%s: no flags for the control socket and the metrics", file)
 		}
