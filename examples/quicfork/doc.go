@@ -25,7 +25,7 @@
 //	the path                            Path, Moved, Closing
 //	connection IDs                      Levels, ConnectionID
 //	protection                          NullProtection, SendKeys, ReceiveKeys   NullProtection
-//	packets that arrive                 StreamFrame, StreamReset, Datagram      ReceiveACKs
+//	packets that arrive                 StreamFrame, StreamReset, Datagram, Drain
 //	what the peer sends                 SparseMaxStreams                        RequestACKs
 //
 // Four rules hold for everyone who sends outside:
@@ -52,8 +52,8 @@
 // well. LeaseUniStreams and LeaseData top up the program's credits, each for its receiver; Path sets its window. The
 // program's events are what Drain registers: the ring is read up to where it stood when Drain is called, so that a
 // packet without an event wasn't sent, and is user space's to send, with Send, or to drop, with Reset. User of an
-// OutsidePacket says where its bytes are cached; Lost returns them from there. ACKs that the program took from the
-// ring go to ReceiveACKs, some hundred at a time. StreamFrame gives the publisher's frames to whatever the program
+// OutsidePacket says where its bytes are cached; Lost returns them from there. Drain returns the ACKs that the
+// program took, too. StreamFrame gives the publisher's frames to whatever the program
 // didn't forward.
 //
 // # Media over QUIC
@@ -71,8 +71,8 @@
 // registration} are taken under one lock, which SendKeys, ConnectionID (the active one is followed: registered
 // packets count towards its change) and Drain take as well, so that packets with higher numbers never have older keys
 // (RFC 9001, section 6.4). Registrations carry their KeyPhase, and count towards key updates and the limits of the
-// AEAD. What Window or MaxPacketSize don't allow goes to Send: the library sends it when it may. ReceiveKeys and
-// ReceiveACKs let the sender open packets, and hand over those that are only an ACK; the first packet of each key
+// AEAD. What Window or MaxPacketSize don't allow goes to Send: the library sends it when it may. With
+// ReceiveKeys the sender opens packets, and Drain returns those that are only an ACK; the first packet of each key
 // phase, and what isn't only an ACK, goes to the library.
 //
 // # Fewer ACKs

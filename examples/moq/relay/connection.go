@@ -59,7 +59,10 @@ func (r *Relay) hook(ctx context.Context, remote netip.AddrPort) context.Context
 		Closing: func(error) { c.close() },
 	}
 	if null && r.kernel != nil {
-		c.hooks.Drain = func(register func(quic.OutsidePacket)) { c.with(func(h *hop) { h.register(register) }) }
+		c.hooks.Drain = func(register func(quic.OutsidePacket)) (acks []quic.ACK) {
+			c.with(func(h *hop) { acks = h.register(register) })
+			return acks
+		}
 		c.hooks.Acked = func(p quic.OutsidePacket) { c.with(func(h *hop) { h.settled(p) }) }
 		c.hooks.Lost = func(p quic.OutsidePacket) (data []quic.StreamData) {
 			c.with(func(h *hop) { data = h.lost(p) })

@@ -242,10 +242,10 @@ func (h *hop) acked(a *outside.Acked) {
 	h.Acked(a)
 }
 
-func (h *hop) register(register func(quic.OutsidePacket)) {
+func (h *hop) register(register func(quic.OutsidePacket)) []quic.ACK {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.Register(register)
+	return h.Register(register)
 }
 
 // settled takes note of a copy that was acknowledged.

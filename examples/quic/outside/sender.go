@@ -8,7 +8,6 @@ import (
 
 // A Library is what a sender needs of its connection (quic.Outside).
 type Library interface {
-	ReceiveACKs(acks []quic.ACK)
 	Notify()
 }
 
@@ -31,8 +30,9 @@ func (s *Sender) Sent(p quic.OutsidePacket) {
 	s.unregistered = append(s.unregistered, p)
 }
 
-// Register has the library learn of the packets that were sent (quic.Hooks.Drain).
-func (s *Sender) Register(register func(quic.OutsidePacket)) {
+// Register has the library learn of the packets that were sent, and returns the ACKs that were taken
+// (quic.Hooks.Drain).
+func (s *Sender) Register(register func(quic.OutsidePacket)) (acks []quic.ACK) {
 	for _, p := range s.unregistered {
 		register(p)
 		s.registered += uint64(p.Size)
@@ -40,6 +40,8 @@ func (s *Sender) Register(register func(quic.OutsidePacket)) {
 	s.waiting = 0
 	clear(s.unregistered)
 	s.unregistered = s.unregistered[:0]
+	acks, s.acks, s.reader.gap = s.acks, nil, false
+	return acks
 }
 
 // Acked takes an ACK that a program took.
@@ -62,17 +64,17 @@ func (s *Sender) Backlog(now time.Time) int {
 // Give notes that the library was given so many bytes.
 func (s *Sender) Give(n int, now time.Time) { s.give(n, s.own(), now) }
 
-// late is how long the library may not know of copies and of ACKs: less than loss detection waits for an ACK.
-const late = 10 * time.Millisecond
+// late is how long the library may not know of copies and of ACKs, unless something waits for them. When its loss
+// detection has waited long enough for an ACK, it learns of them before.
+const late = 20 * time.Millisecond
 
 // IsUrgent reports whether ACKs are: if something waits that the kernel has no room for, or it may soon have to wait.
 // That holds for ACKs that are still to come, too, most of which come through the socket if packets are lost: a program
 // takes ACKs of one range only. Size and room are the window's.
 func (s *Sender) IsUrgent(waits bool, size, room int) bool { return waits || s.tight(size, room) }
 
-// HandOver gives the library ACKs that a program took, or has it register packets that it doesn't know; each time is a
-// turn of its run loop. It waits for more of them unless it is urgent. It reports whether there is, or will be,
-// something to do.
+// HandOver has the library take a turn of its run loop, in which it learns of packets and of ACKs ([Sender.Register]).
+// It waits for more of them unless it is urgent. It reports whether there is, or will be, something to do.
 func (s *Sender) HandOver(now time.Time, urgent bool) bool {
 	if len(s.acks) == 0 && len(s.unregistered) == 0 {
 		return false
@@ -84,12 +86,7 @@ func (s *Sender) HandOver(now time.Time, urgent bool) bool {
 	if len(s.unregistered) > 0 && s.unregistered[0].Time.Before(oldest) {
 		oldest = s.unregistered[0].Time
 	}
-	switch {
-	case !urgent && !s.reader.gap && now.Sub(oldest) < late:
-	case len(s.acks) > 0:
-		s.Library.ReceiveACKs(s.acks)
-		s.acks, s.reader.gap = nil, false
-	default:
+	if urgent || s.reader.gap || now.Sub(oldest) >= late {
 		s.Library.Notify()
 	}
 	return true

@@ -62,7 +62,10 @@ func (s *Server) newConn(ctx context.Context, _ *quic.ClientInfo) (context.Conte
 	}
 	c.hooks = quic.Hooks{
 		NullProtection: s.relay != nil, Levels: levels, SparseMaxStreams: true, Turns: &s.socket.Turns,
-		Drain: func(register func(quic.OutsidePacket)) { c.with(func(u *subscriber) { u.Register(register) }) },
+		Drain: func(register func(quic.OutsidePacket)) (acks []quic.ACK) {
+			c.with(func(u *subscriber) { acks = u.Register(register) })
+			return acks
+		},
 		Lost: func(p quic.OutsidePacket) (data []quic.StreamData) {
 			if d, ok := p.User.(copied); ok {
 				c.with(func(u *subscriber) { data = u.lost(d) })

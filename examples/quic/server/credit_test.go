@@ -263,8 +263,7 @@ func (w *world) Reset(id quic.StreamID, _ quic.StreamErrorCode, finalSize uint64
 	w.count()
 }
 
-func (w *world) ReceiveACKs([]quic.ACK) {}
-func (w *world) Notify()                {}
+func (w *world) Notify() {}
 
 func (w *world) RequestACKs(int, time.Duration) bool { return false }
 

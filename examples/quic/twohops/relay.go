@@ -170,7 +170,7 @@ func (s *subscriber) locked(f func()) {
 func (s *subscriber) hooks() *quic.Hooks {
 	return &quic.Hooks{
 		NullProtection: !s.relay.protected,
-		Drain: func(register func(quic.OutsidePacket)) {
+		Drain: func(register func(quic.OutsidePacket)) []quic.ACK {
 			s.mutex.Lock()
 			ring := s.ring
 			s.ring = nil
@@ -181,6 +181,7 @@ func (s *subscriber) hooks() *quic.Hooks {
 			for _, p := range ring {
 				register(p)
 			}
+			return nil
 		},
 		Lost: func(p quic.OutsidePacket) []quic.StreamData {
 			s.locked(func() { s.lost++ })

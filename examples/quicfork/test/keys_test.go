@@ -100,7 +100,7 @@ func (i *inbox) flush() {
 	i.acks = nil
 	i.mutex.Unlock()
 	if len(acks) > 0 {
-		i.sender.link.server.Outside().ReceiveACKs(acks)
+		i.sender.handOver(acks...)
 	}
 }
 
@@ -204,7 +204,7 @@ func TestWrongACKs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSender()
 			l := s.start(t, options{client: nullClient})
-			l.server.Outside().ReceiveACKs([]quic.ACK{{Number: 1 << 20, Frame: frame, Time: time.Now()}})
+			s.handOver(quic.ACK{Number: 1 << 20, Frame: frame, Time: time.Now()})
 			until(t, "the connection is closed", func() bool { return l.server.Context().Err() != nil })
 		})
 	}
@@ -230,7 +230,7 @@ func TestMergedACKs(t *testing.T) {
 		a := quic.ACK{Number: uint64(1000 + i), Frame: ackFrame(n), Time: time.Now(), Size: 50}
 		acks = append(acks, a, a)
 	}
-	l.server.Outside().ReceiveACKs(acks)
+	s.handOver(acks...)
 	until(t, "the packets that were acknowledged, and no others", func() (right bool) {
 		s.locked(func() {
 			var acked []uint64
@@ -272,7 +272,7 @@ func TestReceivedNumbers(t *testing.T) {
 		}
 		return false // the client would object to an ACK for what it didn't send
 	}, func(b []byte) bool { return bytes.Equal(b, packet) })
-	l.server.Outside().ReceiveACKs([]quic.ACK{{Number: number, Frame: ackFrame(uint64(acked)), Time: time.Now()}})
+	s.handOver(quic.ACK{Number: number, Frame: ackFrame(uint64(acked)), Time: time.Now()})
 	until(t, "an ACK for the packet", func() bool {
 		l.clientSocket.current.Load().WriteTo(packet, l.serverSocket.LocalAddr())
 		select {

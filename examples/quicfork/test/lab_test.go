@@ -202,6 +202,7 @@ type sender struct {
 	sealer  *quic.Sealer
 	cid     quic.ConnectionID
 	ring    []quic.OutsidePacket
+	acks    []quic.ACK // that the library hasn't received
 	state   quic.PathState
 	limits  quic.Limits
 	changes []quic.ConnectionIDChange
@@ -216,14 +217,15 @@ func newSender() *sender {
 	s := &sender{}
 	s.hooks = quic.Hooks{
 		NullProtection: true,
-		Drain: func(register func(quic.OutsidePacket)) {
+		Drain: func(register func(quic.OutsidePacket)) []quic.ACK {
 			s.mutex.Lock()
-			ring := s.ring
-			s.ring = nil
+			ring, acks := s.ring, s.acks
+			s.ring, s.acks = nil, nil
 			s.mutex.Unlock()
 			for _, p := range ring {
 				register(p)
 			}
+			return acks
 		},
 		Acked: func(p quic.OutsidePacket) { s.locked(func() { s.acked = append(s.acked, p) }) },
 		Lost: func(p quic.OutsidePacket) []quic.StreamData {
@@ -246,6 +248,12 @@ func newSender() *sender {
 		},
 	}
 	return s
+}
+
+// handOver has the library receive ACKs.
+func (s *sender) handOver(acks ...quic.ACK) {
+	s.locked(func() { s.acks = append(s.acks, acks...) })
+	s.link.server.Outside().Notify()
 }
 
 func (s *sender) locked(f func()) {

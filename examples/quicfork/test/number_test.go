@@ -252,13 +252,14 @@ func TestWrongNumbers(t *testing.T) {
 func TestRandomRegistration(t *testing.T) {
 	s := newSender()
 	drain := s.hooks.Drain
-	s.hooks.Drain = func(register func(quic.OutsidePacket)) {
+	s.hooks.Drain = func(register func(quic.OutsidePacket)) []quic.ACK {
 		var all []quic.OutsidePacket
-		drain(func(p quic.OutsidePacket) { all = append(all, p) })
+		acks := drain(func(p quic.OutsidePacket) { all = append(all, p) })
 		slices.Reverse(all)
 		for _, p := range all {
 			register(p)
 		}
+		return acks
 	}
 	l := s.start(t, options{client: &quic.Hooks{NullProtection: true}, clientConfig: wide()})
 	done := make(chan error, 1)

@@ -2,10 +2,16 @@ package test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
+	"net"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quic-go/quic-go/testutils/simnet"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
@@ -18,9 +24,9 @@ func TestTurns(t *testing.T) {
 	s := newSender()
 	drain := s.hooks.Drain
 	s.hooks.Turns = &turns
-	s.hooks.Drain = func(register func(quic.OutsidePacket)) {
+	s.hooks.Drain = func(register func(quic.OutsidePacket)) []quic.ACK {
 		drained.Add(1)
-		drain(register)
+		return drain(register)
 	}
 	l := s.start(t, options{client: nullClient})
 	out, err := l.server.OpenUniStream()
@@ -120,4 +126,63 @@ func TestWriteNext(t *testing.T) {
 	if err := out.TryWriteNext([]byte("x")); err == nil {
 		t.Error("a stream that is closed is written to")
 	}
+}
+
+// TestTurnsTimer has an ACK put the time off at which there is something to do: the run loop does nothing when its timer
+// fires all the same. Time isn't real.
+func TestTurnsTimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := &simnet.Simnet{Router: &simnet.PerfectRouter{}}
+		link := simnet.NodeBiDiLinkSettings{Latency: 5 * time.Millisecond}
+		near := network.NewEndpoint(&net.UDPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1}, link)
+		other := network.NewEndpoint(&net.UDPAddr{IP: net.IPv4(192, 0, 2, 2), Port: 2}, link)
+		if err := network.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer network.Close()
+		var turns []time.Time
+		hooks := &quic.Hooks{
+			Turns: &quic.Turns{},
+			Drain: func(func(quic.OutsidePacket)) []quic.ACK {
+				turns = append(turns, time.Now())
+				return nil
+			},
+		}
+		st, ct := &quic.Transport{Conn: other}, &quic.Transport{Conn: near}
+		defer ct.Close()
+		defer st.Close()
+		st.ConnContext = func(ctx context.Context, _ *quic.ClientInfo) (context.Context, error) {
+			return quic.WithHooks(ctx, hooks), nil
+		}
+		listener, err := st.Listen(secrets(t), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := ct.Dial(t.Context(), other.LocalAddr(), secrets(t), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server, err := listener.Accept(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second) // all is sent and acknowledged
+		out, err := server.OpenUniStream()
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent := time.Now()
+		if _, err := out.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if last := turns[len(turns)-1].Sub(sent); last < 10*time.Millisecond || last > 36*time.Millisecond {
+			t.Errorf("the last turn was %v after the data was sent; the ACK comes after 10 ms, or 25 ms later", last)
+		}
+		if err := client.CloseWithError(0, ""); err != nil {
+			t.Fatal(err)
+		}
+		<-server.Context().Done()
+	})
 }

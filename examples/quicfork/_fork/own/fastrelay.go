@@ -50,10 +50,11 @@ type Hooks struct {
 	// is to do. What takes a turn writes the packets, so a write to the Transport's Conn has to wait for no reader.
 	Turns *Turns
 
-	// Drain registers the packets that were sent outside since it was called before. It is called before each ACK is
-	// processed, before timers are, and after [Outside.Notify]: an ACK for a packet that isn't registered closes the
-	// connection (RFC 9000, section 13.1).
-	Drain func(register func(OutsidePacket))
+	// Drain registers the packets that were sent outside since it was called before, and returns ACK frames out of
+	// packets that the library didn't get, whose ranges are merged. It is called before each ACK is processed, before
+	// timers are, and after [Outside.Notify]: an ACK for a packet that isn't registered closes the connection (RFC
+	// 9000, section 13.1).
+	Drain func(register func(OutsidePacket)) []ACK
 	// Acked and Lost say what happened to a registered packet. The library sends the data that Lost returns, now.
 	Acked func(OutsidePacket)
 	Lost  func(OutsidePacket) []StreamData
@@ -266,10 +267,6 @@ func (o *Outside) Send(data ...StreamData) {
 func (o *Outside) Reset(id StreamID, code StreamErrorCode, finalSize uint64) {
 	o.later(func() { o.reset(id, code, finalSize) })
 }
-
-// ReceiveACKs gives the library ACK frames out of packets that it didn't get, to be processed at once: their ranges are
-// merged. It keeps the slice.
-func (o *Outside) ReceiveACKs(acks []ACK) { o.later(func() { o.receiveACKs(acks) }) }
 
 // RequestACKs asks the peer for an ACK after so many packets that elicit one, or after the delay if that is sooner, in
 // an ACK_FREQUENCY frame (draft-ietf-quic-ack-frequency-07); until then it acknowledges as RFC 9000 says. A packet that

@@ -145,12 +145,14 @@ func (o *Outside) act() {
 	o.drain()
 }
 
-// drain registers what was sent outside.
+// drain registers what was sent outside, and processes what was received.
 func (o *Outside) drain() {
 	if o == nil || o.hooks.Drain == nil {
 		return
 	}
-	o.hooks.Drain(o.register)
+	if acks := o.hooks.Drain(o.register); len(acks) > 0 {
+		o.receiveACKs(acks)
+	}
 }
 
 // register takes note of a packet that was sent outside.

@@ -153,6 +153,7 @@ type loopTimer struct {
 	*time.Timer
 	late bool
 	at   monotime.Time // when it fires
+	want monotime.Time // when there will be something to do
 }
 
 func (o *Outside) newTimer(d time.Duration) *loopTimer {
@@ -163,13 +164,22 @@ func (o *Outside) newTimer(d time.Duration) *loopTimer {
 func (t *loopTimer) Reset(d time.Duration) {
 	if t.late {
 		now := monotime.Now()
-		at := now.Add(d)
-		if now.Before(t.at) && !at.Before(t.at) {
+		t.want = now.Add(d)
+		if now.Before(t.at) && !t.want.Before(t.at) {
 			return
 		}
-		t.at = at
+		t.at = t.want
 	}
 	t.Timer.Reset(d)
+}
+
+// early is called by the run loop when its timer has fired. It reports whether there is nothing to do yet.
+func (o *Outside) early() bool {
+	if o == nil || o.hooks.Turns == nil {
+		return false
+	}
+	o.hold()
+	return monotime.Now().Before(o.conn.timer.want)
 }
 
 // A directSender has packets written by who takes a turn: others would have to be woken.
