@@ -128,11 +128,12 @@ func TestWriteNext(t *testing.T) {
 	}
 }
 
-// TestTurnsTimer has an ACK put the time off at which there is something to do: the run loop does nothing when its timer
-// fires all the same. Time isn't real.
-func TestTurnsTimer(t *testing.T) {
+// virtual runs a test of a connection whose server has hooks, in a network of 5 ms and in time that isn't real: all has
+// been sent and acknowledged when it begins. The network loses what the client sends if deaf is set then.
+func virtual(t *testing.T, hooks *quic.Hooks, test func(t *testing.T, server *quic.Conn, deaf *atomic.Bool)) {
 	synctest.Test(t, func(t *testing.T) {
-		network := &simnet.Simnet{Router: &simnet.PerfectRouter{}}
+		r := &router{}
+		network := &simnet.Simnet{Router: r}
 		link := simnet.NodeBiDiLinkSettings{Latency: 5 * time.Millisecond}
 		near := network.NewEndpoint(&net.UDPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1}, link)
 		other := network.NewEndpoint(&net.UDPAddr{IP: net.IPv4(192, 0, 2, 2), Port: 2}, link)
@@ -140,14 +141,7 @@ func TestTurnsTimer(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer network.Close()
-		var turns []time.Time
-		hooks := &quic.Hooks{
-			Turns: &quic.Turns{},
-			Drain: func(func(quic.OutsidePacket)) []quic.ACK {
-				turns = append(turns, time.Now())
-				return nil
-			},
-		}
+		r.client = near.LocalAddr().String()
 		st, ct := &quic.Transport{Conn: other}, &quic.Transport{Conn: near}
 		defer ct.Close()
 		defer st.Close()
@@ -166,23 +160,90 @@ func TestTurnsTimer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(5 * time.Second) // all is sent and acknowledged
-		out, err := server.OpenUniStream()
-		if err != nil {
-			t.Fatal(err)
-		}
-		sent := time.Now()
-		if _, err := out.Write([]byte("x")); err != nil {
-			t.Fatal(err)
-		}
 		time.Sleep(5 * time.Second)
-		synctest.Wait()
-		if last := turns[len(turns)-1].Sub(sent); last < 10*time.Millisecond || last > 36*time.Millisecond {
-			t.Errorf("the last turn was %v after the data was sent; the ACK comes after 10 ms, or 25 ms later", last)
-		}
+		test(t, server, &r.deaf)
+		r.deaf.Store(false)
 		if err := client.CloseWithError(0, ""); err != nil {
 			t.Fatal(err)
 		}
 		<-server.Context().Done()
+	})
+}
+
+type router struct {
+	simnet.PerfectRouter
+	client string
+	deaf   atomic.Bool
+}
+
+func (r *router) SendPacket(p simnet.Packet) error {
+	if r.deaf.Load() && p.From.String() == r.client {
+		return nil
+	}
+	return r.PerfectRouter.SendPacket(p)
+}
+
+// write writes a byte to a new stream, which is one packet.
+func write(t *testing.T, c *quic.Conn) {
+	t.Helper()
+	out, err := c.OpenUniStream()
+	if err == nil {
+		_, err = out.Write([]byte("x"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestTurnsTimer has an ACK put the time off at which there is something to do: the run loop does nothing when its timer
+// fires all the same.
+func TestTurnsTimer(t *testing.T) {
+	var last atomic.Pointer[time.Time] // turn
+	hooks := &quic.Hooks{
+		Turns: &quic.Turns{},
+		Drain: func(func(quic.OutsidePacket)) []quic.ACK {
+			now := time.Now()
+			last.Store(&now)
+			return nil
+		},
+	}
+	virtual(t, hooks, func(t *testing.T, server *quic.Conn, _ *atomic.Bool) {
+		sent := time.Now()
+		write(t, server)
+		time.Sleep(5 * time.Second)
+		if after := last.Load().Sub(sent); after < 10*time.Millisecond || after > 36*time.Millisecond {
+			t.Errorf("the last turn was %v after the data was sent; the ACK comes after 10 ms, or 25 ms later", after)
+		}
+	})
+}
+
+// TestDrainBeforeTimers has an ACK be handed over when loss detection has waited long enough for it: nothing is sent
+// again.
+func TestDrainBeforeTimers(t *testing.T) {
+	var ack atomic.Pointer[quic.ACK]
+	hooks := &quic.Hooks{
+		Turns: &quic.Turns{},
+		Drain: func(func(quic.OutsidePacket)) []quic.ACK {
+			if a := ack.Load(); a != nil && time.Since(a.Time) >= 25*time.Millisecond {
+				ack.Store(nil)
+				return []quic.ACK{*a}
+			}
+			return nil
+		},
+	}
+	virtual(t, hooks, func(t *testing.T, server *quic.Conn, deaf *atomic.Bool) {
+		var counter atomic.Uint64
+		if err := server.Outside().ShareNumbers(t.Context(), &counter); err != nil {
+			t.Fatal(err)
+		}
+		deaf.Store(true)
+		before := counter.Load()
+		write(t, server)
+		synctest.Wait()
+		ack.Store(&quic.ACK{Number: 1000, Frame: ackFrame(before), Time: time.Now(), Size: 30})
+		time.Sleep(time.Second)
+		if sent := counter.Load() - before; sent != 1 || ack.Load() != nil {
+			t.Errorf("%d packets were sent, and the ACK was handed over: %v", sent, ack.Load() == nil)
+		}
 	})
 }
