@@ -274,7 +274,12 @@ func (s *sender) start(t testing.TB, o options) *link {
 }
 
 // packet sends a packet with a payload.
-func (s *sender) packet(payload []byte, user any) {
+func (s *sender) packet(payload []byte, user any) { s.put(payload, quic.OutsidePacket{User: user}) }
+
+// taken sends a frame that was taken from a stream.
+func (s *sender) taken(f *quic.OutsideFrame) { s.put(f.Append(nil), quic.OutsidePacket{Frame: f}) }
+
+func (s *sender) put(payload []byte, p quic.OutsidePacket) {
 	s.mutex.Lock()
 	number := s.counter.Add(1) - 1
 	b := make([]byte, 0, 1500)
@@ -282,9 +287,8 @@ func (s *sender) packet(payload []byte, user any) {
 	at := len(b)
 	b = append(binary.BigEndian.AppendUint32(b, uint32(number)), payload...)
 	b = s.sealer.Seal(b, at, number)
-	s.ring = append(s.ring, quic.OutsidePacket{
-		Number: number, Time: time.Now(), Size: len(b), KeyPhase: s.sealer.Phase, ECN: s.marked, User: user,
-	})
+	p.Number, p.Time, p.Size, p.KeyPhase, p.ECN = number, time.Now(), len(b), s.sealer.Phase, s.marked
+	s.ring = append(s.ring, p)
 	lose := s.lose != nil && s.lose(number)
 	s.mutex.Unlock()
 	if !lose {

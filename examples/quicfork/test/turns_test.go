@@ -128,6 +128,101 @@ func TestWriteNext(t *testing.T) {
 	}
 }
 
+// TestTakeNext sends a stream in packets of the library and outside of it by turns. Some of the latter are lost, some
+// aren't sent. A stream that is reset leaves what was taken up to its boundary.
+func TestTakeNext(t *testing.T) {
+	for name, client := range map[string]*quic.Hooks{"null": nullClient, "protected": nil} {
+		t.Run(name, func(t *testing.T) {
+			s := newSender()
+			s.lose = func(n uint64) bool { return n%10 == 0 }
+			resets := &quic.Config{EnableStreamResetPartialDelivery: true}
+			l := s.start(t, options{client: client, clientConfig: resets, serverConfig: resets})
+			out, err := l.server.OpenUniStream()
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := object(out.StreamID(), 300_000)
+			got := make(chan []byte, 1)
+			go func() {
+				in, err := l.client.AcceptUniStream(l.ctx)
+				if err != nil {
+					t.Error(err)
+					close(got)
+					return
+				}
+				b, err := io.ReadAll(in)
+				if err != nil {
+					t.Error(err)
+				}
+				got <- b
+			}()
+			for i, rest := 0, want; len(rest) > 0; i++ {
+				part := rest[:min(1000, len(rest))]
+				rest = rest[len(part):]
+				if i%3 == 0 {
+					if _, err := out.Write(part); err != nil {
+						t.Fatal(err)
+					}
+					continue
+				}
+				var f *quic.OutsideFrame
+				until(t, "what was written before is sent", func() bool {
+					f = out.TakeNext(part)
+					return f != nil
+				})
+				if i%3 == 1 {
+					f.Abandon()
+					continue
+				}
+				s.room(t)
+				s.taken(f)
+			}
+			if err := out.Close(); err != nil || out.TakeNext([]byte("x")) != nil {
+				t.Fatalf("%v, or a frame was taken after the end", err)
+			}
+			if b := <-got; !bytes.Equal(b, want) {
+				t.Fatalf("%d bytes came of %d, or others", len(b), len(want))
+			}
+			until(t, "the stream is over", func() bool { return out.Context().Err() != nil })
+			l.reset(t, s)
+			l.alive(t)
+		})
+	}
+}
+
+// reset takes a frame up to a stream's boundary, and one after it, loses both, and resets the stream.
+func (l *link) reset(t *testing.T, s *sender) {
+	t.Helper()
+	s.locked(func() { s.lose = func(uint64) bool { return true } })
+	out, err := l.server.OpenUniStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	head := out.TakeNext([]byte("head"))
+	out.SetReliableBoundary()
+	rest := out.TakeNext([]byte("rest"))
+	if head == nil || rest == nil || out.TakeNext(nil) != nil {
+		t.Fatal("no frames, or an empty one")
+	}
+	s.taken(head)
+	s.taken(rest)
+	out.CancelWrite(7)
+	if out.TakeNext([]byte("x")) != nil {
+		t.Error("a frame was taken of a stream that is reset")
+	}
+	s.locked(func() { s.lose = nil })
+	l.server.Outside().Notify()
+	in, err := l.client.AcceptUniStream(l.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(in)
+	var why *quic.StreamError
+	if !errors.As(err, &why) || why.ErrorCode != 7 || string(b) != "head" {
+		t.Errorf("%q came, %v; want the head, and the reset", b, err)
+	}
+}
+
 // virtual runs a test of a connection whose server has hooks, in a network of 5 ms and in time that isn't real: all has
 // been sent and acknowledged when it begins. The network loses what the client sends if deaf is set then.
 func virtual(t *testing.T, hooks *quic.Hooks, test func(t *testing.T, server *quic.Conn, deaf *atomic.Bool)) {

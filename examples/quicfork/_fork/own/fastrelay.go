@@ -110,6 +110,9 @@ type OutsidePacket struct {
 	KeyPhase uint64 // the Phase of the Sealer; 0 with null protection
 	ECN      ECN    // how the packet was marked; PathState says how it may be
 	User     any    // the library keeps it
+	// Frame is the frame that it holds if that was taken from a stream ([SendStream.TakeNext]): what is lost is sent
+	// again then, without Acked and Lost.
+	Frame *OutsideFrame
 }
 
 // StreamData is data of a stream.

@@ -158,12 +158,18 @@ func (o *Outside) drain() {
 // register takes note of a packet that was sent outside.
 func (o *Outside) register(p OutsidePacket) {
 	c := o.conn
-	sent := &sentOutside{o: o, p: p}
-	sent.frames[0].Handler = sent
-	if err := ackhandler.SentOutside(c.sentPacketHandler, ackhandler.OutsidePacket{
+	packet := ackhandler.OutsidePacket{
 		Number: protocol.PacketNumber(p.Number), Time: monotime.FromTime(p.Time), Size: protocol.ByteCount(p.Size),
-		ECN: p.ECN.internal(), Frames: sent.frames[:],
-	}); err != nil {
+		ECN: p.ECN.internal(),
+	}
+	if p.Frame != nil {
+		packet.StreamFrames = p.Frame.sent[:]
+	} else {
+		sent := &sentOutside{o: o, p: p}
+		sent.frames[0].Handler = sent
+		packet.Frames = sent.frames[:]
+	}
+	if err := ackhandler.SentOutside(c.sentPacketHandler, packet); err != nil {
 		c.closeLocal(&qerr.TransportError{ErrorCode: qerr.InternalError, ErrorMessage: err.Error()})
 		return
 	}

@@ -3,6 +3,7 @@ package quic
 import (
 	"slices"
 
+	"github.com/quic-go/quic-go/internal/ackhandler"
 	"github.com/quic-go/quic-go/internal/monotime"
 	"github.com/quic-go/quic-go/internal/protocol"
 	"github.com/quic-go/quic-go/internal/wire"
@@ -322,3 +323,39 @@ func (s *SendStream) TryWriteNext(p []byte) error {
 
 // TryWriteNext is [SendStream.TryWriteNext].
 func (s *Stream) TryWriteNext(p []byte) error { return s.sendStr.TryWriteNext(p) }
+
+// An OutsideFrame is a STREAM frame of a stream that the library sends, in a packet that it doesn't send.
+type OutsideFrame struct {
+	stream *SendStream
+	frame  wire.StreamFrame
+	sent   [1]ackhandler.StreamFrame
+}
+
+// TakeNext is TryWriteNext for a packet that is sent outside: it returns the frame with p, or nil, if TryWriteNext would
+// return an error. The frame is in flight from then on. It has to be in a packet that is registered, or be abandoned; p
+// stays the library's.
+func (s *SendStream) TakeNext(p []byte) *OutsideFrame {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if len(p) == 0 || s.resetErr != nil || s.shutdownErr != nil || s.finishedWriting || s.nextFrame != nil ||
+		s.dataForWriting != nil || !s.flowController.TryAddBytesSent(protocol.ByteCount(len(p))) {
+		return nil
+	}
+	f := &OutsideFrame{stream: s, frame: wire.StreamFrame{StreamID: s.streamID, Offset: s.writeOffset, Data: p}}
+	f.sent[0] = ackhandler.StreamFrame{Frame: &f.frame, Handler: (*sendStreamAckHandler)(s)}
+	s.writeOffset += f.frame.DataLen()
+	s.numOutstandingFrames++
+	return f
+}
+
+// TakeNext is [SendStream.TakeNext].
+func (s *Stream) TakeNext(p []byte) *OutsideFrame { return s.sendStr.TakeNext(p) }
+
+// Append appends the frame to a packet, which has to end with it: it has no length (RFC 9000, section 19.8).
+func (f *OutsideFrame) Append(b []byte) []byte {
+	b, _ = f.frame.Append(b, protocol.Version1) // it fails without data
+	return b
+}
+
+// Abandon has the library send the frame, since no packet has it.
+func (f *OutsideFrame) Abandon() { f.sent[0].Handler.OnLost(&f.frame) }

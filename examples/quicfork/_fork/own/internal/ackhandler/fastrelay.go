@@ -84,6 +84,8 @@ type OutsidePacket struct {
 	Size   protocol.ByteCount
 	ECN    protocol.ECN
 	Frames []Frame
+	// StreamFrames are as in packets that the library sends.
+	StreamFrames []StreamFrame
 }
 
 // SentOutside registers a packet: it counts in bytes in flight, in congestion control and in loss detection as if the
@@ -112,7 +114,7 @@ func SentOutside(sph SentPacketHandler, o OutsidePacket) error {
 	p.EncryptionLevel = protocol.Encryption1RTT
 	p.Length = o.Size
 	p.LargestAcked = protocol.InvalidPacketNumber
-	p.Frames = o.Frames
+	p.Frames, p.StreamFrames = o.Frames, o.StreamFrames
 	p.includedInBytesInFlight = true
 	p.outside = true
 	h.bytesInFlight += o.Size
