@@ -11,6 +11,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/moq/moqrelay"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/acks"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/outside"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/socket"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
@@ -22,6 +23,7 @@ type connection struct {
 	quic       atomic.Pointer[quic.Conn] // nil: the handshake isn't complete
 	subscribes atomic.Bool
 	requests   acks.Requests // its run loop's
+	sealed     *sealed       // nil: the library makes all packets, or the kernel copies some
 
 	// What the kernel has of a connection without protection.
 	hop      atomic.Pointer[hop] // of one with a relay below
@@ -75,6 +77,16 @@ func (r *Relay) hook(ctx context.Context, remote netip.AddrPort) context.Context
 		}
 		c.hooks.ConnectionID = c.setID
 	}
+	if !null {
+		s := &sealed{relay: r, sealer: outside.Sealer{Socket: r.socket}}
+		s.sealer.SetRemote(remote)
+		c.sealed, c.hooks.Drain, c.hooks.SendKeys = s, s.register, s.sealer.SetKeys
+		c.hooks.ConnectionID = func(i quic.ConnectionIDChange) {
+			if !i.Ours && i.Event == quic.ConnectionIDActive {
+				s.sealer.SetID(i.ID)
+			}
+		}
+	}
 	return quic.WithHooks(context.WithValue(ctx, connectionKey{}, c), &c.hooks)
 }
 
@@ -92,6 +104,22 @@ func (c *connection) setPath(p quic.PathState) {
 	c.mu.Unlock()
 	c.thin(p)
 	c.with(func(h *hop) { h.setPath(p) })
+	if c.sealed != nil {
+		c.sealed.setPath(p)
+	}
+}
+
+// seal sends the next bytes of a stream in packets of our own, if many datagrams come and go, and nothing waits for the
+// session. It returns how many.
+func (c *connection) seal(s *session, stream subgroupStream, data []byte) (sent int) {
+	switch {
+	case c == nil || c.sealed == nil || !c.relay.socket.Busy() || s.waits():
+		return 0
+	case !c.sealed.prepared.Load():
+		c.sealed.prepare(c.quic.Load())
+		return 0
+	}
+	return c.sealed.send(stream, data)
 }
 
 // setLimits takes what the peer allows.
@@ -166,6 +194,9 @@ func (c *connection) move(remote netip.AddrPort) {
 		q := c.quic.Load()
 		go func() { _ = q.CloseWithError(quic.ApplicationErrorCode(wire.SessionUnauthorized), "moved") }()
 	}
+	if c.sealed != nil {
+		c.sealed.sealer.SetRemote(remote)
+	}
 	c.mu.Lock()
 	c.remote = remote
 	c.follow()
@@ -181,6 +212,9 @@ func (c *connection) move(remote netip.AddrPort) {
 // close has nothing outside of the library send or receive any more.
 func (c *connection) close() {
 	c.with((*hop).stop)
+	if c.sealed != nil {
+		c.sealed.sealer.Stop()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.over = true

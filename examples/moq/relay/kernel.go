@@ -28,7 +28,6 @@ type kernel struct {
 	running sync.WaitGroup
 
 	reading sync.Mutex  // events are read
-	latest  time.Time   // when there was something to hand over; rounds'
 	alone   atomic.Bool // all that comes is for hops, so datagrams wait for rounds
 
 	mu        sync.Mutex
@@ -150,36 +149,21 @@ func (k *kernel) drain() {
 	}
 }
 
-// While there are events, they are read once in a round. A round is short while a hop has to wait for its end.
-const (
-	round      = 4 * time.Millisecond
-	shortRound = time.Millisecond
-	quiet      = 100 * time.Millisecond // without any event
-)
-
-// endRound hands copies and ACKs over to the connections.
-func (k *kernel) endRound(now time.Time) (length time.Duration, wait bool) {
+// handOver hands copies and ACKs over to the connections. It reports whether there were some, and whether a hop waits for
+// more.
+func (k *kernel) handOver(now time.Time) (some, urgent bool) {
+	if k == nil {
+		return false, false
+	}
 	k.drain()
 	k.mu.Lock()
 	hops := slices.Collect(maps.Values(k.hops))
 	k.mu.Unlock()
-	length = round
-	some := false
 	for _, h := range hops {
-		any, urgent := h.handOver(now)
-		some = some || any
-		if urgent {
-			length = shortRound
-		}
+		any, soon := h.handOver(now)
+		some, urgent = some || any, urgent || soon
 	}
-	switch {
-	case some || k.latest.IsZero():
-		k.latest = now
-	case now.Sub(k.latest) > quiet:
-		k.latest = time.Time{}
-		return 0, false
-	}
-	return length, k.alone.Load()
+	return some, urgent
 }
 
 // notForKernel says why the kernel copies nothing that comes on a session; "" if it may.

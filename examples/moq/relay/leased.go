@@ -312,6 +312,9 @@ func (l *leased) try(b []byte) error {
 func (l *leased) TryWriteAll(b []byte) error  { return l.try(b) }
 func (l *leased) TryWriteNext(b []byte) error { return l.try(b) }
 
+// TakeNext returns nil: what the kernel may send isn't the stream's to give away.
+func (l *leased) TakeNext([]byte) *quic.OutsideFrame { return nil }
+
 // Write returns when all is sent, or given to the library.
 func (l *leased) Write(b []byte) (int, error) {
 	h := l.hop

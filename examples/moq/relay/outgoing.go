@@ -179,27 +179,36 @@ func (o *outgoing) offer(data []byte, objects []object) {
 			}
 		}
 	}
-	if !o.direct(data) {
-		o.subscription.session.wait(o, len(data))
+	if left := o.direct(data); left > 0 {
+		o.subscription.session.wait(o, left)
 		o.signal()
 	}
 }
 
-// direct gives the library bytes that have come, if nothing that came before waits: they leave with those of other
-// subscribers, and the goroutine isn't woken.
-func (o *outgoing) direct(data []byte) bool {
+// direct sends bytes that have come, or gives them to the library, if nothing that came before waits: they leave with
+// those of other subscribers, and the goroutine isn't woken. It returns how many are left.
+func (o *outgoing) direct(data []byte) (left int) {
 	if !o.idle || o.limit != noLimit || o.pos+uint64(len(data)) != o.subgroup.size {
-		return false
+		return len(data)
 	}
 	o.mu.Lock()
 	stream, why := o.stream, o.why
 	o.mu.Unlock()
-	if why != kept || stream.TryWriteNext(data) != nil {
-		return false // the goroutine finds out why
+	if why != kept {
+		return len(data)
 	}
-	o.pos += uint64(len(data))
-	o.sent(len(data))
-	return true
+	s := o.subscription.session
+	sealed := s.quic.seal(s, stream, data)
+	sent := len(data)
+	if data = data[sealed:]; len(data) > 0 && stream.TryWriteNext(data) != nil { // the goroutine finds out why
+		sent = sealed
+	}
+	o.pos += uint64(sent)
+	o.sent(sent)
+	if sealed > 0 {
+		o.subscription.count(func(st *SubscriptionStats) { st.SealedBytes += uint64(sealed) })
+	}
+	return sealed + len(data) - sent
 }
 
 func (o *outgoing) offerSifted(data []byte, objects []object) {

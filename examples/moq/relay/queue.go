@@ -43,6 +43,13 @@ func (s *session) wait(o *outgoing, n int) {
 	}
 }
 
+// waits reports whether something does.
+func (s *session) waits() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.backlog > 0
+}
+
 // lighten gives streams up until what waits is within the limit.
 func (s *session) lighten() {
 	for s.backlog > s.relay.config.Backlog {

@@ -142,6 +142,7 @@ type Relay struct {
 	cached    atomic.Int64 // bytes of objects that are kept
 	draining  atomic.Bool
 	counters  counters
+	rounds    rounds
 
 	mu         sync.Mutex
 	past       Totals // of tracks that are forgotten
@@ -171,24 +172,24 @@ func Start(config Config) (_ *Relay, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := config.listen(k)
-	if err != nil {
-		return nil, errors.Join(err, k.close())
-	}
 	ctx, stop := context.WithCancel(context.Background())
 	r := &Relay{
-		config: config, log: config.Logger, socket: s, kernel: k, stop: stop, nextAlias: config.firstAlias(),
+		config: config, log: config.Logger, kernel: k, stop: stop, nextAlias: config.firstAlias(),
 		sessions: map[*session]struct{}{}, tracks: map[trackKey]*track{},
 		namespaces: map[namespaceKey]*publishedNamespace{},
 		watchers:   map[*namespaceWatcher]struct{}{}, followers: map[*trackFollower]struct{}{},
 		connected: make(chan struct{}), interests: make(chan struct{}), probes: map[string]*session{},
+	}
+	if r.socket, err = r.listen(); err != nil {
+		stop()
+		return nil, errors.Join(err, k.close())
 	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.Close())
 		}
 	}()
-	r.transport = &quic.Transport{Conn: s, ConnContext: r.newConnection}
+	r.transport = &quic.Transport{Conn: r.socket, ConnContext: r.newConnection}
 	config.persist(r.transport)
 	if err = r.newUpstreams(); err != nil {
 		return nil, err
@@ -210,7 +211,7 @@ func Start(config Config) (_ *Relay, err error) {
 	if err != nil {
 		return nil, err
 	}
-	k.run(ctx, s, r.Addr())
+	k.run(ctx, r.socket, r.Addr())
 	for _, u := range r.upstreams {
 		r.running.Go(func() { u.run(ctx) })
 	}

@@ -12,12 +12,13 @@ import (
 )
 
 // listen opens the socket, beside that of the relay that this one succeeds.
-func (c *Config) listen(k *kernel) (*socket.Socket, error) {
+func (r *Relay) listen() (*socket.Socket, error) {
+	c := &r.config
 	own := socket.Config{
-		Address: c.Address, Wait: c.Wait, Segments: c.Segments, Lease: lease, Logger: c.Logger,
+		Address: c.Address, Turn: r.endRound, Wait: c.Wait, Segments: c.Segments, Lease: lease, Logger: c.Logger,
 	}
-	if k != nil {
-		own.Drain, own.Turn = k.drain, k.endRound
+	if r.kernel != nil {
+		own.Drain = r.kernel.drain
 	}
 	g := c.Generation
 	if g == nil {

@@ -47,7 +47,8 @@ type SubscriptionStats struct {
 	Streams          uint64 // that were opened
 	Whole            uint64 // subgroup streams that were sent to their end
 	Bytes            uint64 // of streams, after their headers
-	KernelBytes      uint64 // of these, those that the kernel has sent
+	KernelBytes      uint64 // of these, those that the kernel has sent,
+	SealedBytes      uint64 // and those in packets that the relay has sealed itself
 	Datagrams        uint64
 	DatagramBytes    uint64
 	DroppedDatagrams uint64
@@ -59,6 +60,7 @@ func (s *SubscriptionStats) add(o *SubscriptionStats) {
 	s.Whole += o.Whole
 	s.Bytes += o.Bytes
 	s.KernelBytes += o.KernelBytes
+	s.SealedBytes += o.SealedBytes
 	s.Datagrams += o.Datagrams
 	s.DatagramBytes += o.DatagramBytes
 	s.DroppedDatagrams += o.DroppedDatagrams
@@ -288,6 +290,8 @@ func (s *Stats) writeTracks(b *strings.Builder) {
 			func(t *TrackStats) uint64 { return t.Sent.Bytes }},
 		{"track_kernel_bytes_total", "counter", "Of these, bytes that the kernel has copied.",
 			func(t *TrackStats) uint64 { return t.Sent.KernelBytes }},
+		{"track_sealed_bytes_total", "counter", "Of the bytes sent, those in packets that the relay sealed itself.",
+			func(t *TrackStats) uint64 { return t.Sent.SealedBytes }},
 		{"track_sent_datagrams_total", "counter", "Objects that were sent in datagrams.",
 			func(t *TrackStats) uint64 { return t.Sent.Datagrams }},
 		{"track_dropped_datagrams_total", "counter", "Datagrams that a subscriber had no room for, or that were late.",

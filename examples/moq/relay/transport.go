@@ -35,6 +35,7 @@ type subgroupStream interface {
 	io.WriteCloser
 	TryWriteAll(b []byte) error
 	TryWriteNext(b []byte) error
+	TakeNext(b []byte) *quic.OutsideFrame
 	CancelWrite(code quic.StreamErrorCode)
 	SetPriority(urgency int8, incremental bool)
 	SetReliableBoundary()

@@ -44,6 +44,7 @@ type sender interface {
 	Write(b []byte) (int, error)
 	TryWriteAll(b []byte) error
 	TryWriteNext(b []byte) error
+	TakeNext(b []byte) *quic.OutsideFrame
 	Close() error
 	CancelWrite(code quic.StreamErrorCode)
 	SetPriority(urgency int8, incremental bool)

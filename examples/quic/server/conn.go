@@ -17,6 +17,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/fastrelay/fastrelay-gen/examples/quic/outside"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/socket"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
@@ -44,7 +45,7 @@ type conn struct {
 	rows   map[quicrelay.ConnectionsKey]struct{} // of the kernel's table
 	fast   *receiver                             // of a subscriber
 	door   *socket.Door                          // of a publisher; nil: it has none
-	sealer sealer                                // of a subscriber
+	sealer outside.Sealer                        // of a subscriber
 }
 
 type peerID struct {
@@ -58,7 +59,7 @@ func (s *Server) newConn(ctx context.Context, _ *quic.ClientInfo) (context.Conte
 	c := &conn{
 		server: s, ours: map[uint64]quic.ConnectionID{}, theirs: map[uint64]peerID{},
 		rows: map[quicrelay.ConnectionsKey]struct{}{}, changed: make(chan struct{}, 1),
-		sealer: sealer{udp: s.socket},
+		sealer: outside.Sealer{Socket: s.socket},
 	}
 	c.hooks = quic.Hooks{
 		NullProtection: s.relay != nil, Levels: levels, SparseMaxStreams: true, Turns: &s.socket.Turns,
@@ -77,9 +78,9 @@ func (s *Server) newConn(ctx context.Context, _ *quic.ClientInfo) (context.Conte
 		StopSending: func(id quic.StreamID, code quic.StreamErrorCode) {
 			c.with(func(u *subscriber) { u.unwanted(id, code) })
 		},
-		ConnectionID: c.setID, Moved: c.move, SendKeys: c.sealer.setKeys,
+		ConnectionID: c.setID, Moved: c.move, SendKeys: c.sealer.SetKeys,
 		Closing: func(error) {
-			c.sealer.stop()
+			c.sealer.Stop()
 			c.with(func(u *subscriber) {
 				if u.kernel != nil {
 					u.kernel.stop()
@@ -142,7 +143,7 @@ func (c *conn) setID(i quic.ConnectionIDChange) {
 		c.theirs[i.Sequence] = peerID{i.ID, i.Level}
 	case i.Event == quic.ConnectionIDActive:
 		c.active = i.ID
-		c.sealer.setID(i.ID)
+		c.sealer.SetID(i.ID)
 	case i.Event == quic.ConnectionIDRetired:
 		delete(c.theirs, i.Sequence)
 	}
@@ -153,7 +154,7 @@ func (c *conn) setID(i quic.ConnectionIDChange) {
 func (c *conn) move(_, remote net.Addr) {
 	c.mu.Lock()
 	c.remote = addrPort(remote)
-	c.sealer.setRemote(c.remote)
+	c.sealer.SetRemote(c.remote)
 	c.mu.Unlock()
 	c.follow(true)
 }

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fastrelay/fastrelay-gen/examples/quic/outside"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
 
@@ -70,11 +71,9 @@ func TestSealed(t *testing.T) {
 		t.Errorf("%d subscribers", len(b.server.subscribers))
 	}
 	for _, u := range b.server.subscribers {
-		u.sealer.mu.Lock()
-		if u.sealer.keys == nil || u.sealer.keys.Phase == 0 {
+		if phase, ok := u.sealer.KeyPhase(); !ok || phase == 0 {
 			t.Errorf("the keys weren't updated")
 		}
-		u.sealer.mu.Unlock()
 	}
 }
 
@@ -92,7 +91,7 @@ func TestSealedOrNot(t *testing.T) {
 		{"small pieces", []int{100, 100}, 1 << 20, 2},
 		{"no room", []int{1000}, 900, 1},
 	} {
-		u := &subscriber{sealer: &sealer{}, packetSize: 1300}
+		u := &subscriber{sealer: &outside.Sealer{}, packetSize: 1300}
 		var give []quic.StreamData
 		for _, n := range c.sizes {
 			give = append(give, quic.StreamData{Data: make([]byte, n)})

@@ -185,7 +185,7 @@ func (s *Server) accept(ctx context.Context) {
 		c.mu.Lock()
 		if !c.remote.IsValid() {
 			c.remote = addrPort(q.RemoteAddr())
-			c.sealer.setRemote(c.remote)
+			c.sealer.SetRemote(c.remote)
 		}
 		c.mu.Unlock()
 		s.mu.Lock()
@@ -320,7 +320,7 @@ func (s *Server) accelerate(ctx context.Context, c *conn, u *subscriber) error {
 
 // seal has packets for a subscriber sealed as they come.
 func (s *Server) seal(ctx context.Context, c *conn, u *subscriber) error {
-	if err := c.quic.Outside().ShareNumbers(ctx, &c.sealer.counter); err != nil {
+	if err := c.quic.Outside().ShareNumbers(ctx, &c.sealer.Counter); err != nil {
 		return err
 	}
 	s.mu.Lock()

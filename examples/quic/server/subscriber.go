@@ -52,8 +52,8 @@ type subscriber struct {
 	id      uint32
 	library library
 	outside.Sender
-	kernel kernel  // nil: user space sends all
-	sealer *sealer // of a protected connection; nil: the library makes all packets
+	kernel kernel          // nil: user space sends all
+	sealer *outside.Sealer // of a protected connection; nil: the library makes all packets
 
 	close     func()
 	datagrams chan []byte // for the library
