@@ -113,7 +113,7 @@ func (c *connection) setPath(p quic.PathState) {
 // session. It returns how many.
 func (c *connection) seal(s *session, stream subgroupStream, data []byte) (sent int) {
 	switch {
-	case c == nil || c.sealed == nil || !c.relay.socket.Busy() || s.waits():
+	case c == nil || c.sealed == nil || s.waits() || !c.relay.config.sealAll && !c.relay.socket.Busy():
 		return 0
 	case !c.sealed.prepared.Load():
 		c.sealed.prepare(c.quic.Load())

@@ -85,6 +85,7 @@ type Config struct {
 	// and learn what clients here publish. Authorize isn't asked about their requests.
 	Upstreams []Upstream
 	Logger    *slog.Logger // default: slog.Default()
+	sealAll   bool         // tests: packets are sealed also while few come and go
 }
 
 func (c *Config) defaults() {
