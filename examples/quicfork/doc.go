@@ -71,7 +71,9 @@
 // registration} are taken under one lock, which SendKeys, ConnectionID (the active one is followed: registered
 // packets count towards its change) and Drain take as well, so that packets with higher numbers never have older keys
 // (RFC 9001, section 6.4). Registrations carry their KeyPhase, and count towards key updates and the limits of the
-// AEAD. What Window or MaxPacketSize don't allow goes to Send: the library sends it when it may. With
+// AEAD. What Window or MaxPacketSize don't allow goes to Send: the library sends it when it may. Streams needn't be
+// leased: SendStream.TakeNext takes a frame of a stream that the library sends otherwise, and sends again what is lost
+// of it, so that flow control, ends and resets are the library's. With
 // ReceiveKeys the sender opens packets, and Drain returns those that are only an ACK; the first packet of each key
 // phase, and what isn't only an ACK, goes to the library.
 //

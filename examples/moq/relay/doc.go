@@ -11,6 +11,7 @@
 //	kernel.go        the kernel's part: what comes from upstream relays, to relays below
 //	hop.go           a connection with a relay below, on which the kernel sends
 //	leased.go        a stream of it
+//	sealed.go        packets for protected peers that the library doesn't make, and rounds
 //	session.go       a session: SETUP, control streams, GOAWAY, the beginning of requests
 //	request.go       requests: bidirectional streams with messages, which never wait for a peer
 //	ids.go           request IDs
@@ -46,6 +47,17 @@
 // of each stream that isn't sent, and sends what is most urgent. Only a stream that begins within a subgroup differs:
 // its header names the subgroup, and its first object's ID is absolute. A subscriber whose range filters leave objects
 // out gets the same bytes but for the IDs that follow a gap; a header doesn't say then that the stream ends its group.
+//
+// # What the relay seals itself
+//
+// While many datagrams come and go, objects leave in packets that the relay makes and seals itself: a header and a STREAM
+// frame with what has come, for each subscriber. That spares a turn of each connection's run loop. The frame is taken
+// from the library's stream (quic.SendStream.TakeNext), with its flow control credit, so the library sends again what is
+// lost, ends the stream and resets it; the header of a stream, what comes with it, and its end are the library's. It
+// learns of the packets before it handles an ACK, else within two dozen milliseconds, at the end of one of the socket's
+// rounds. So that they don't come before what is more urgent, and bursts are paced, the library gets what comes while
+// something waits for the session, while the congestion window has no room, what takes more than ten packets, and what
+// doesn't fill half a packet, which it puts into one with others.
 //
 // # What the kernel sends
 //
