@@ -142,6 +142,7 @@ type Relay struct {
 	running   sync.WaitGroup
 	cached    atomic.Int64 // bytes of objects that are kept
 	draining  atomic.Bool
+	closing   atomic.Bool // subscribers aren't told that publishers have left
 	counters  counters
 	rounds    rounds
 
@@ -250,6 +251,7 @@ func (r *Relay) Addr() netip.AddrPort { return r.listener.Addr().(*net.UDPAddr).
 
 // Close closes all sessions.
 func (r *Relay) Close() error {
+	r.closing.Store(true)
 	r.stop()
 	var errs []error
 	if r.listener != nil {

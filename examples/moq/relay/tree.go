@@ -196,6 +196,9 @@ func downstream(e *wire.RequestError, to *session) *wire.RequestError {
 // lost seeks another publisher after one has gone, unless it has ended the track, and ends subscriptions that none is
 // left for.
 func (t *track) lost(src *source, code wire.DoneCode, reason string) {
+	if t.relay.closing.Load() {
+		return // a relay below, which has subscribed, waits for this one to come back
+	}
 	p := src.session
 	gone := src.done == nil && (p.upstream == nil || p.departing())
 	asked := src.done != nil && src.done.Code == wire.DoneGoingAway && (src.request.goaway || p.departing())

@@ -636,6 +636,12 @@ func TestUpstreamGone(t *testing.T) {
 	c := a.subscribes(track0("live"), wire.Parameters{})
 	publisher(p, 1, track0("live"), wire.SubscribeOK{})
 	expect[*wire.SubscribeOK](c)
+	root.closing.Store(true) // the publisher's session is the first one that is closed
+	source := root.list()[0]
+	source.mu.Lock()
+	_ = source.sources[0].session.conn.CloseWithError(0, "")
+	source.mu.Unlock()
+	until(t, "the publisher is gone", func() bool { return root.Stats().Tracks[0].Publishers == 0 })
 	if err := root.Close(); err != nil {
 		t.Fatal(err)
 	}
