@@ -50,7 +50,7 @@ func define(f *flag.FlagSet) *options {
 	f.StringVar(&o.fewer, "acks", "10,20", "`packets,milliseconds` after which subscribers that offer that are asked "+
 		"for an ACK (ACK_FREQUENCY); 0: they aren't")
 	f.DurationVar(&o.wait, "wait", 0, "how long what a publisher sends waits at most, while two packets or more come "+
-		"in that time: what is made of several at once costs less (default 1ms; negative: it never waits)")
+		"in that time: what is made of several at once costs less (default 2ms; negative: it never waits)")
 	f.BoolVar(&o.inSegments, "segments", false, "send packets to many subscribers as segments of few datagrams, "+
 		"by two virtual devices: it costs less with dozens of them, and needs CAP_NET_ADMIN, "+
 		"CAP_NET_RAW, CAP_BPF and CAP_PERFMON")

@@ -59,7 +59,7 @@ type Config struct {
 
 	ACKs acks.Policy // of subscribers
 	// Wait is how long what a publisher sends waits at most, while two packets or more come in that time: what is
-	// made of several at once costs less (default: 1 ms; negative: it never waits).
+	// made of several at once costs less (default: 2 ms; negative: it never waits).
 	Wait time.Duration
 	// Segments has what leaves for dozens of subscribers at once leave in segments of few datagrams (package
 	// runtime/segments, which says what that needs), instead of by sendmmsg.
@@ -100,6 +100,7 @@ func (c *Config) defaults() {
 	c.Rendezvous = cmp.Or(c.Rendezvous, 30*time.Second)
 	c.Patience = cmp.Or(c.Patience, 10*time.Second)
 	c.Grace = cmp.Or(c.Grace, 10*time.Second)
+	c.Wait = cmp.Or(c.Wait, 2*time.Millisecond)
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 }
 
