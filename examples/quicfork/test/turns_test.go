@@ -224,8 +224,8 @@ func (l *link) reset(t *testing.T, s *sender) {
 }
 
 // virtual runs a test of a connection whose server has hooks, in a network of 5 ms and in time that isn't real: all has
-// been sent and acknowledged when it begins. The network loses what the client sends if deaf is set then.
-func virtual(t *testing.T, hooks *quic.Hooks, test func(t *testing.T, server *quic.Conn, deaf *atomic.Bool)) {
+// been sent and acknowledged when it begins.
+func virtual(t *testing.T, hooks *quic.Hooks, test func(t *testing.T, server, client *quic.Conn, r *router)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &router{}
 		network := &simnet.Simnet{Router: r}
@@ -256,7 +256,7 @@ func virtual(t *testing.T, hooks *quic.Hooks, test func(t *testing.T, server *qu
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second)
-		test(t, server, &r.deaf)
+		test(t, server, client, r)
 		r.deaf.Store(false)
 		if err := client.CloseWithError(0, ""); err != nil {
 			t.Fatal(err)
@@ -265,14 +265,21 @@ func virtual(t *testing.T, hooks *quic.Hooks, test func(t *testing.T, server *qu
 	})
 }
 
+// A router loses what the client sends, or keeps its next packet.
 type router struct {
 	simnet.PerfectRouter
-	client string
-	deaf   atomic.Bool
+	client     string
+	deaf, keep atomic.Bool
+	kept       simnet.Packet
 }
 
 func (r *router) SendPacket(p simnet.Packet) error {
-	if r.deaf.Load() && p.From.String() == r.client {
+	switch {
+	case p.From.String() != r.client:
+	case r.deaf.Load():
+		return nil
+	case r.keep.Swap(false):
+		r.kept = p
 		return nil
 	}
 	return r.PerfectRouter.SendPacket(p)
@@ -302,7 +309,7 @@ func TestTurnsTimer(t *testing.T) {
 			return nil
 		},
 	}
-	virtual(t, hooks, func(t *testing.T, server *quic.Conn, _ *atomic.Bool) {
+	virtual(t, hooks, func(t *testing.T, server, _ *quic.Conn, _ *router) {
 		sent := time.Now()
 		write(t, server)
 		time.Sleep(5 * time.Second)
@@ -312,26 +319,31 @@ func TestTurnsTimer(t *testing.T) {
 	})
 }
 
-// TestDrainBeforeTimers has an ACK be handed over when loss detection has waited long enough for it: nothing is sent
-// again.
-func TestDrainBeforeTimers(t *testing.T) {
-	var ack atomic.Pointer[quic.ACK]
-	hooks := &quic.Hooks{
+// ackAt returns hooks that hand over an ACK when it is so old.
+func ackAt(age time.Duration) (*quic.Hooks, *atomic.Pointer[quic.ACK]) {
+	ack := &atomic.Pointer[quic.ACK]{}
+	return &quic.Hooks{
 		Turns: &quic.Turns{},
 		Drain: func(func(quic.OutsidePacket)) []quic.ACK {
-			if a := ack.Load(); a != nil && time.Since(a.Time) >= 25*time.Millisecond {
+			if a := ack.Load(); a != nil && time.Since(a.Time) >= age {
 				ack.Store(nil)
 				return []quic.ACK{*a}
 			}
 			return nil
 		},
-	}
-	virtual(t, hooks, func(t *testing.T, server *quic.Conn, deaf *atomic.Bool) {
+	}, ack
+}
+
+// TestDrainBeforeTimers has an ACK be handed over when loss detection has waited long enough for it: nothing is sent
+// again.
+func TestDrainBeforeTimers(t *testing.T) {
+	hooks, ack := ackAt(25 * time.Millisecond)
+	virtual(t, hooks, func(t *testing.T, server, _ *quic.Conn, r *router) {
 		var counter atomic.Uint64
 		if err := server.Outside().ShareNumbers(t.Context(), &counter); err != nil {
 			t.Fatal(err)
 		}
-		deaf.Store(true)
+		r.deaf.Store(true)
 		before := counter.Load()
 		write(t, server)
 		synctest.Wait()
@@ -339,6 +351,36 @@ func TestDrainBeforeTimers(t *testing.T) {
 		time.Sleep(time.Second)
 		if sent := counter.Load() - before; sent != 1 || ack.Load() != nil {
 			t.Errorf("%d packets were sent, and the ACK was handed over: %v", sent, ack.Load() == nil)
+		}
+	})
+}
+
+// TestDrainWhileHandling has an ACK be handed over while a packet is handled that comes late: the ACK says that the
+// client knows of a later one of its packets that it has arrived, so the library forgets the numbers before.
+func TestDrainWhileHandling(t *testing.T) {
+	hooks, ack := ackAt(0)
+	virtual(t, hooks, func(t *testing.T, server, client *quic.Conn, r *router) {
+		var counter atomic.Uint64
+		if err := server.Outside().ShareNumbers(t.Context(), &counter); err != nil {
+			t.Fatal(err)
+		}
+		r.keep.Store(true)
+		write(t, server)
+		time.Sleep(100 * time.Millisecond) // the client's ACK is kept
+		hooks.Turns.Begin()
+		write(t, client)
+		time.Sleep(10 * time.Millisecond)
+		r.deaf.Store(true)
+		number := counter.Load()
+		write(t, server)
+		hooks.Turns.End() // one packet, with an ACK for what the client has written
+		ack.Store(&quic.ACK{Number: 1000, Frame: ackFrame(number), Time: time.Now(), Size: 30})
+		if err := r.PerfectRouter.SendPacket(r.kept); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+		if err := context.Cause(server.Context()); err != nil || ack.Load() != nil {
+			t.Errorf("the connection: %v; the ACK was handed over: %v", err, ack.Load() == nil)
 		}
 	})
 }

@@ -35,6 +35,7 @@ type Outside struct {
 	limits   Limits
 	levels   int    // of the peer's connection IDs
 	number   uint64 // of the packet whose frames are handled
+	acks     []ACK  // that were received
 	ours     map[uint64]protocol.ConnectionID
 	peers    map[uint64]protocol.ConnectionID
 	tokens   map[uint64]protocol.StatelessResetToken // of the peer's connection IDs, if they have levels
@@ -143,16 +144,20 @@ func (o *Outside) act() {
 		f()
 	}
 	o.drain()
+	for len(o.acks) > 0 {
+		acks := o.acks
+		o.acks = nil
+		o.receiveACKs(acks)
+	}
 }
 
-// drain registers what was sent outside, and processes what was received.
+// drain registers what was sent outside. What was received waits for the turn: a packet may be being handled, which a
+// later one mustn't overtake.
 func (o *Outside) drain() {
 	if o == nil || o.hooks.Drain == nil {
 		return
 	}
-	if acks := o.hooks.Drain(o.register); len(acks) > 0 {
-		o.receiveACKs(acks)
-	}
+	o.acks = append(o.acks, o.hooks.Drain(o.register)...)
 }
 
 // register takes note of a packet that was sent outside.
