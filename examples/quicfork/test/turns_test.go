@@ -297,8 +297,8 @@ func write(t *testing.T, c *quic.Conn) {
 	}
 }
 
-// TestTurnsTimer has an ACK put the time off at which there is something to do: the run loop does nothing when its timer
-// fires all the same.
+// TestTurnsTimer has an ACK put the time off at which there is something to do: the run loop does nothing when its
+// timer fires all the same.
 func TestTurnsTimer(t *testing.T) {
 	var last atomic.Pointer[time.Time] // turn
 	hooks := &quic.Hooks{
