@@ -50,14 +50,14 @@
 //
 // # What the relay seals itself
 //
-// While many datagrams come and go, objects leave in packets that the relay makes and seals itself: a header and a STREAM
-// frame with what has come, for each subscriber. That spares a turn of each connection's run loop. The frame is taken
-// from the library's stream (quic.SendStream.TakeNext), with its flow control credit, so the library sends again what is
-// lost, ends the stream and resets it; the header of a stream, what comes with it, and its end are the library's. It
-// learns of the packets before it handles an ACK, else within two dozen milliseconds, at the end of one of the socket's
-// rounds. So that they don't come before what is more urgent, and bursts are paced, the library gets what comes while
-// something waits for the session, while the congestion window has no room, what takes more than ten packets, and what
-// doesn't fill half a packet, which it puts into one with others.
+// While many datagrams come and go, objects leave in packets that the relay makes and seals itself: a header and a
+// STREAM frame with what has come, for each subscriber. That spares a turn of each connection's run loop. The frame is
+// taken from the library's stream (quic.SendStream.TakeNext), with its flow control credit, so the library sends again
+// what is lost, ends the stream and resets it; the header of a stream, what comes with it, and its end are the
+// library's. It learns of the packets before it handles an ACK, else within two dozen milliseconds, at the end of one
+// of the socket's rounds. So that they don't come before what is more urgent, and bursts are paced, the library gets
+// what comes while something waits for the session, while the congestion window has no room, what takes more than ten
+// packets, and what doesn't fill half a packet, which it puts into one with others.
 //
 // # What the kernel sends
 //

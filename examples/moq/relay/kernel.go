@@ -149,8 +149,8 @@ func (k *kernel) drain() {
 	}
 }
 
-// handOver hands copies and ACKs over to the connections. It reports whether there were some, and whether a hop waits for
-// more.
+// handOver hands copies and ACKs over to the connections. It reports whether there were some, and whether a hop waits
+// for more.
 func (k *kernel) handOver(now time.Time) (some, urgent bool) {
 	if k == nil {
 		return false, false

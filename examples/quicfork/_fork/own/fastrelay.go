@@ -51,9 +51,9 @@ type Hooks struct {
 	Turns *Turns
 
 	// Drain registers the packets that were sent outside since it was called before, and returns ACK frames out of
-	// packets that the library didn't get, whose ranges are merged, in that turn. It is called before each ACK is processed, before
-	// timers are, and after [Outside.Notify]: an ACK for a packet that isn't registered closes the connection (RFC
-	// 9000, section 13.1).
+	// packets that the library didn't get, which are processed in that turn, with their ranges merged. It is called
+	// before each ACK is processed, before timers are, and after [Outside.Notify]: an ACK for a packet that isn't
+	// registered closes the connection (RFC 9000, section 13.1).
 	Drain func(register func(OutsidePacket)) []ACK
 	// Acked and Lost say what happened to a registered packet. The library sends the data that Lost returns, now.
 	Acked func(OutsidePacket)

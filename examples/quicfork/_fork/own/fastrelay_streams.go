@@ -331,9 +331,9 @@ type OutsideFrame struct {
 	sent   [1]ackhandler.StreamFrame
 }
 
-// TakeNext is TryWriteNext for a packet that is sent outside: it returns the frame with p, or nil, if TryWriteNext would
-// return an error. The frame is in flight from then on. It has to be in a packet that is registered, or be abandoned; p
-// stays the library's.
+// TakeNext is TryWriteNext for a packet that is sent outside: it returns the frame with p, or nil, if TryWriteNext
+// would return an error. The frame is in flight from then on: it has to be in a packet that is registered, or be
+// abandoned. p stays the library's.
 func (s *SendStream) TakeNext(p []byte) *OutsideFrame {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
