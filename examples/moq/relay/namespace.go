@@ -311,18 +311,27 @@ func (r *Relay) follow(f *trackFollower, prefix wire.Namespace) *wire.Rejection 
 	return nil
 }
 
-// followersOf returns those that follow a track's namespace: but for its publisher, and for those that wait for its
-// publisher by SUBSCRIBE (§7.5).
-func (r *Relay) followersOf(src *source) []*trackFollower {
-	t := src.track
+// offer offers a track to those that follow its namespace: but for its publisher, and for those that have waited for
+// its publisher by SUBSCRIBE (§7.5).
+func (r *Relay) offer(src *source, waited []*session) {
+	r.mu.Lock()
+	followers := slices.DeleteFunc(slices.Collect(maps.Keys(r.followers)), func(f *trackFollower) bool {
+		return f.session == src.session || !reaches(src.session, f.session) || slices.Contains(waited, f.session)
+	})
+	r.mu.Unlock()
+	for _, f := range followers {
+		f.offer(src.track)
+	}
+}
+
+// waiters returns the sessions that wait for a publisher of the track.
+func (t *track) waiters() (all []*session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.DeleteFunc(slices.Collect(maps.Keys(r.followers)), func(f *trackFollower) bool {
-		return f.session == src.session || !reaches(src.session, f.session) ||
-			slices.ContainsFunc(t.waiting, func(u *subscription) bool { return u.session == f.session })
-	})
+	for _, u := range t.waiting {
+		all = append(all, u.session)
+	}
+	return all
 }
 
 // offer sends PUBLISH for a track, if it is under the follower's prefix and passes its filters, and the follower

@@ -159,11 +159,9 @@ func (s *session) publish(r *request, m *wire.Publish) *wire.Rejection {
 		track: t, session: s, request: r, published: true, forward: m.Parameters.Forward.Or(true),
 		open: map[*incoming]struct{}{},
 	}
-	followers := s.relay.followersOf(src)
+	waiting := t.waiters()
 	if has { // clients that follow it get it from where it comes already
-		for _, f := range followers {
-			f.offer(t)
-		}
+		s.relay.offer(src, waiting)
 		return &wire.Rejection{Code: wire.Uninterested, Text: "the relay has the track already"}
 	}
 	if err := s.name(m.TrackAlias, src); err != nil {
@@ -171,9 +169,7 @@ func (s *session) publish(r *request, m *wire.Publish) *wire.Rejection {
 		return nil
 	}
 	src.establish(m.Properties, m.Parameters.LargestObject)
-	for _, f := range followers {
-		f.offer(t)
-	}
+	s.relay.offer(src, waiting) // now that those who follow it from now on find it
 	src.serve()
 	return nil
 }
