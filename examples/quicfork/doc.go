@@ -52,9 +52,8 @@
 // well. LeaseUniStreams and LeaseData top up the program's credits, each for its receiver; Path sets its window. The
 // program's events are what Drain registers: the ring is read up to where it stood when Drain is called, so that a
 // packet without an event wasn't sent, and is user space's to send, with Send, or to drop, with Reset. User of an
-// OutsidePacket says where its bytes are cached; Lost returns them from there. Drain returns the ACKs that the
-// program took, too. StreamFrame gives the publisher's frames to whatever the program
-// didn't forward.
+// OutsidePacket says where its bytes are cached; Lost returns them from there. Drain returns the ACKs that the program
+// took, too. StreamFrame gives the publisher's frames to whatever the program didn't forward.
 //
 // # Media over QUIC
 //
@@ -73,9 +72,9 @@
 // (RFC 9001, section 6.4). Registrations carry their KeyPhase, and count towards key updates and the limits of the
 // AEAD. What Window or MaxPacketSize don't allow goes to Send: the library sends it when it may. Streams needn't be
 // leased: SendStream.TakeNext takes a frame of a stream that the library sends otherwise, and sends again what is lost
-// of it, so that flow control, ends and resets are the library's. With
-// ReceiveKeys the sender opens packets, and Drain returns those that are only an ACK; the first packet of each key
-// phase, and what isn't only an ACK, goes to the library.
+// of it, so that flow control, ends and resets are the library's. With ReceiveKeys the sender opens packets, and Drain
+// returns those that are only an ACK; the first packet of each key phase, and what isn't only an ACK, goes to the
+// library.
 //
 // # Fewer ACKs
 //

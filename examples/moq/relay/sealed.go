@@ -73,6 +73,8 @@ func (s *sealed) send(stream subgroupStream, data []byte) (sent int) {
 	s.mu.Unlock()
 	if list {
 		s.relay.rounds.add(s)
+	}
+	if sent > 0 {
 		_ = s.relay.socket.StartRounds() // which fails if it is closed, and its connections with it
 	}
 	return sent

@@ -381,13 +381,14 @@ func (s *Socket) RoundsOver() <-chan struct{} { return s.rounds.over }
 // endRound ends a round, and begins the next one.
 func (s *Socket) endRound(now time.Time) {
 	r := s.rounds
+	r.on.Store(false) // so that who begins rounds from now on isn't overlooked
 	var length time.Duration
 	if length, r.wait = r.turn(now); length > 0 {
 		r.end = now.Add(length)
+		r.on.Store(true)
 		return
 	}
 	r.end, r.wait = time.Time{}, false
-	r.on.Store(false)
 	select {
 	case r.over <- struct{}{}:
 	default:

@@ -258,3 +258,40 @@ func answers(s *Socket, at *net.UDPAddr) error {
 	}
 	return nil
 }
+
+// TestRoundsBegunMeanwhile has rounds begin while the last one ends: there is another one.
+func TestRoundsBegunMeanwhile(t *testing.T) {
+	var s *Socket
+	turns, again := 0, make(chan struct{})
+	s, err := Listen(Config{Address: loopback, Turn: func(time.Time) (length time.Duration, wait bool) {
+		switch turns++; turns {
+		case 1:
+			if err := s.StartRounds(); err != nil {
+				t.Error(err)
+			}
+		case 2:
+			close(again)
+		}
+		return 0, false
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.StartRounds(); err != nil {
+		t.Fatal(err)
+	}
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		_, _ = s.ReadBatch([]ipv4.Message{{Buffers: [][]byte{make([]byte, 100)}}}, 0)
+	}()
+	select {
+	case <-again:
+	case <-time.After(10 * time.Second):
+		t.Error("no round has followed")
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	<-over
+}
