@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"text/tabwriter"
@@ -178,10 +179,15 @@ func (l *lab) check(t *traffic) error {
 		if err != nil {
 			return err
 		}
+		took, right := map[Variant]uint64{}, map[Variant]uint64{}
 		for who, n := range after {
-			if n -= before[who]; n != map[bool]uint64{true: maxKept}[who == v] {
-				return fmt.Errorf("%s, %s: %s took %d frames", v, t, who, n)
-			}
+			took[who], right[who] = n-before[who], 0
+		}
+		if _, counts := took[v]; counts {
+			right[v] = maxKept
+		}
+		if !maps.Equal(took, right) { // all of them, since a frame that one leaves comes to another
+			return fmt.Errorf("%s, %s: they took %v frames", v, t, took)
 		}
 		frames, err := l.ends.Kept(maxKept)
 		if err != nil {
